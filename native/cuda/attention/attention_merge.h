@@ -169,33 +169,34 @@ __device__ __forceinline__ void merge_row(const PagedAttention& a, const Item& i
   Columns<kDim>::write(a.out + out * kDim, merged.values, merged.sum);
 }
 
-// By the first `warps` of the block, row by row.
+// By a team of so many of the block's warps beside each other, row by row.
 template <int kDim>
 __device__ void merge_splits(const PagedAttention& a, const Item& item, const Span& splits, int warps) {
-  for (int row = int(threadIdx.x) / kWarp; row < item.tile.tokens * group_of(a); row += warps) {
+  for (int row = int(threadIdx.x / kWarp) % warps; row < item.tile.tokens * group_of(a); row += warps) {
     merge_row<kDim, 16>(a, item, splits, row);
   }
 }
 
-// By the first warp: each row's state is stored; or written as its result, where no other split has anything of it.
+// By the team's first warp: each row's state is stored; or written as its result, where no other split has anything of it.
 template <int kDim>
 __device__ void store_or_write(const PagedAttention& a, const Item& item, const Softmax<kDim>& s, bool store) {
   const int count = item.tile.tokens * group_of(a);
   GPU_UNROLL
   for (int r = 0; r < 2; ++r) {
-    const int row = int(threadIdx.x) / 4 + 8 * r;
+    const int row = int(threadIdx.x % kWarp) / 4 + 8 * r;
     if (row >= count) continue;
     if (store) store_state<kDim>(state_of<kDim>(a, item.place, item.kv_head, item.split, row), s, r);
     else write_row<kDim>(a, a.out + place_of(a, item.tile, item.kv_head, row) * kDim, s, r);
   }
 }
 
-// By the first `warps` of the block; the tile's rows are the first one's. meet(vote): all of these threads, whether the first one votes for it.
+// By a team of so many of the block's warps beside each other; the tile's rows are the first one's. meet(vote): all of these threads, whether
+// the first one votes for it.
 template <int kDim, class Meet>
 __device__ __forceinline__ void finish_split(const PagedAttention& a, const Item& item, const Softmax<kDim>& s, int warps,
                                              const Meet& meet) {
   const Span splits = seen_splits(a, item.tile);
-  const bool first_warp = threadIdx.x < kWarp;
+  const bool first_warp = int(threadIdx.x / kWarp) % warps == 0;
   if (splits.end - splits.begin == 1) {
     if (first_warp) store_or_write<kDim>(a, item, s, false);
     return;
