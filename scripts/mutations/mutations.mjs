@@ -1254,8 +1254,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/attention/attention_wgmma.h',
-        search: 'const bool wanted = position < end && index < a.max_pages;',
-        replace: 'const bool wanted = position + kPagePositions < end && index < a.max_pages;',
+        search: 'const bool wanted = position < end && index < most;',
+        replace: 'const bool wanted = position + kPagePositions < end && index < most;',
       },
     ],
     tests: ['native/test/cuda'],

@@ -16,15 +16,20 @@ namespace {
 
 constexpr int kTiles = kSplitPositions / kTileKeys;  // of a split, and groups of four warps
 constexpr int kThreads = kTiles * kGroupThreads;
+static_assert(kThreads / kWarp == kSplitPositions / kPagePositions, "each warp brings one page");
 // As for so many threads a thread's registers are counted: the rest is for blocks of the product behind, which fetch their weights meanwhile.
 constexpr int kCountedThreads = kThreads + 3 * kWarp;
+
+// Of a tile and one of its rows.
+struct alignas(16) Part {
+  float largest, factor, sum, unused;
+};
 
 // Behind the tiles.
 struct Shared {
   Barrier keys[kTiles], values[kTiles];
-  // Of a tile's rows.
-  float largest[kTiles][kTileRows], factor[kTiles][kTileRows], sum[kTiles][kTileRows];
-  uint32_t weights[kTiles][kTileKeys / 16][4][kWarp];  // fragments by lane
+  Part parts[kTiles][kTileRows];
+  uint4 weights[kTiles][kTileKeys / 16][kWarp];  // fragments by lane
 };
 
 template <int kDim>
@@ -32,11 +37,17 @@ constexpr int kSharedBytes = kTiles* Stage<kDim>::kBytes + int(sizeof(Shared));
 
 #if TANDEM_HOPPER_CODE
 
-__device__ __forceinline__ int group_number() { return int(threadIdx.x) / kGroupThreads; }
-// The warp of a group whose rows are the tile's; the others have none.
-__device__ __forceinline__ bool has_rows() { return int(threadIdx.x) % kGroupThreads < kWarp; }
+// The same for all lanes, as the compiler knows.
+__device__ __forceinline__ int warp_number() { return __shfl_sync(kAllLanes, int(threadIdx.x / kWarp), 0); }
+__device__ __forceinline__ int lane_number() { return int(threadIdx.x % kWarp); }
 // Row r of this thread's two.
-__device__ __forceinline__ int row_number(int r) { return int(threadIdx.x) % kWarp / 4 + 8 * r; }
+__device__ __forceinline__ int row_number(int r) { return lane_number() / 4 + 8 * r; }
+
+// Where a warp is: a group's first one has the tile's rows, the others none.
+struct Warp {
+  int group;
+  bool has_rows;
+};
 
 template <int kDim>
 __device__ __forceinline__ unsigned char* keys_of(int tile) {
@@ -52,41 +63,34 @@ __device__ __forceinline__ Shared& shared_of() {
   return *reinterpret_cast<Shared*>(keys_of<kDim>(kTiles));
 }
 
-// The tiles [first, end) of the split, by the first warp; `row` is the pool's row of each lane's page.
+// A page of the split, by one lane of its warp; `row` is the pool's row of it.
 template <int kDim>
-__device__ __forceinline__ void bring(const TensorMap& keys, const TensorMap& values, int first, int end, int row) {
+__device__ __forceinline__ void bring(const TensorMap& keys, const TensorMap& values, uint32_t page, int row) {
   using S = Stage<kDim>;
   Shared& shared = shared_of<kDim>();
-  const int lane = int(threadIdx.x) % kWarp;
-  if (lane >= first && lane < end) {
-    barrier_expect(&shared.keys[lane], S::kKeyBytes);
-    barrier_expect(&shared.values[lane], S::kKeyBytes);
+  const int tile = int(page / kTilePages), at = int(page % kTilePages) * kPageBytes;
+  barrier_expect(&shared.keys[tile], S::kPanels * kPageBytes);
+  barrier_expect(&shared.values[tile], S::kPanels * kPageBytes);
+  GPU_UNROLL
+  for (int panel = 0; panel < S::kPanels; ++panel) {
+    bulk_load(keys_of<kDim>(tile) + at + panel * kPanelBytes, &keys, &shared.keys[tile], panel * kColumns, row);
   }
-  __syncwarp();
-  const int tile = lane / kTilePages;
-  if (tile >= first && tile < end) {
-    const int at = lane % kTilePages * kPageBytes;
-    GPU_UNROLL
-    for (int panel = 0; panel < S::kPanels; ++panel) {
-      bulk_load(keys_of<kDim>(tile) + at + panel * kPanelBytes, &keys, &shared.keys[tile], panel * kColumns, row);
-    }
-    GPU_UNROLL
-    for (int panel = 0; panel < S::kPanels; ++panel) {
-      bulk_load(values_of<kDim>(tile) + at + panel * kPanelBytes, &values, &shared.values[tile], panel * kColumns, row);
-    }
+  GPU_UNROLL
+  for (int panel = 0; panel < S::kPanels; ++panel) {
+    bulk_load(values_of<kDim>(tile) + at + panel * kPanelBytes, &values, &shared.values[tile], panel * kColumns, row);
   }
-  __syncwarp();
 }
 
 // Of the split's last tile the values behind its positions that share their page: nothing has been written there, it may be NaN, and zero
-// times that is not zero. By the warps without rows.
+// times that is not zero. By the first group's warps without rows.
 template <int kDim>
-__device__ __forceinline__ void clear_end(const Span& span) {
+__device__ __forceinline__ void clear_end(const Warp& warp, const Span& span) {
   constexpr int kChunks = kRowBytes / int(sizeof(uint4)), kOthers = kGroupThreads - kWarp;
   const int tile = (span.end - span.begin - 1) / kTileKeys, keys = span.end - span.begin - tile * kTileKeys;
   const int behind = (keys + kPagePositions - 1) / kPagePositions * kPagePositions - keys;
-  if (behind == 0 || has_rows() || group_number() > 0) return;
+  if (behind == 0 || warp.has_rows || warp.group > 0) return;
   barrier_wait(&shared_of<kDim>().values[tile], 0);
+  GPU_NO_UNROLL
   for (int i = int(threadIdx.x) - kWarp; i < behind * kChunks; i += kOthers) {
     GPU_UNROLL
     for (int panel = 0; panel < Stage<kDim>::kPanels; ++panel) {
@@ -96,18 +100,13 @@ __device__ __forceinline__ void clear_end(const Span& span) {
   shared_writes_fence();
 }
 
-// What weigh_scores() will find the largest of row r.
-__device__ __forceinline__ float largest_score(float scale, const float (&scores)[kTileKeys / 8][4], int r) {
-  float top = -INFINITY;
-  GPU_UNROLL
-  for (int i = 0; i < kTileKeys / 8; ++i) top = fmaxf(top, fmaxf(scores[i][2 * r], scores[i][2 * r + 1]));
-  return quad_max(top) * (scale * kLog2E);
-}
-
 // Of a row, before tile number `end`.
 __device__ __forceinline__ float largest_before(const Shared& shared, int end, int row) {
   float largest = -INFINITY;
-  for (int tile = 0; tile < end; ++tile) largest = fmaxf(largest, shared.largest[tile][row]);
+  GPU_UNROLL
+  for (int tile = 0; tile < kTiles - 1; ++tile) {
+    if (tile < end) largest = fmaxf(largest, shared.parts[tile][row].largest);
+  }
   return largest;
 }
 
@@ -122,59 +121,58 @@ __device__ __forceinline__ void each_row(bool more, const Body& body) {
 
 // Weights of the group's tile of keys, if it has one. All are there for all threads when this returns, and what no key belongs to is zero.
 template <int kDim>
-__device__ __forceinline__ void make_weights(const PagedAttention& a, const Rows<kDim>& rows, bool more, const Span& span) {
+__device__ __forceinline__ void make_weights(const PagedAttention& a, const Rows<kDim>& rows, const Warp& warp, bool more,
+                                             const Span& span) {
   Shared& shared = shared_of<kDim>();
-  const int tile = group_number(), first = span.begin + tile * kTileKeys;
+  const int tile = warp.group, first = span.begin + tile * kTileKeys;
   const bool there = first < span.end;
-  const bool writes = int(threadIdx.x) % 4 == 0;
+  const bool writes = int(threadIdx.x % 4) == 0;
   float scores[kTileKeys / 8][4] = {};
+  float largest[2];
   if (there) {
     barrier_wait(&shared.keys[tile], 0);
     score_keys<kDim>(rows, keys_of<kDim>(tile), scores);
-    if (has_rows()) {
+    if (warp.has_rows) {
       each_row(more, [&](int r) {
         mask_row<kDim>(a, rows, first, scores, r);
-        const float largest = largest_score(a.scale, scores, r);
-        if (writes) shared.largest[tile][row_number(r)] = largest;
+        largest[r] = largest_score(a.scale, scores, r);
+        if (writes) shared.parts[tile][row_number(r)].largest = largest[r];
       });
     }
   }
   __syncthreads();  // the largest scores of all tiles are there
-  if (there && has_rows()) {
+  if (there && warp.has_rows) {
     Peaks peaks;
     each_row(more, [&](int r) {
-      const int row = row_number(r);
-      peaks.largest[r] = largest_before(shared, tile, row);
-      const float factor = weigh_scores(peaks, a.scale, scores, r);
-      if (writes) shared.factor[tile][row] = factor, shared.sum[tile][row] = peaks.sum[r];
+      Part& part = shared.parts[tile][row_number(r)];
+      peaks.largest[r] = largest_before(shared, tile, row_number(r));
+      const float factor = weigh_below(peaks, largest[r], a.scale, scores, r);
+      if (writes) part.factor = factor, part.sum = peaks.sum[r];
     });
     Weights p;
     pack_weights(scores, p, [](float low, float high) { return pack_rounded(low, high); });
     GPU_UNROLL
-    for (int k = 0; k < kTileKeys / 16; ++k) {
-      GPU_UNROLL
-      for (int i = 0; i < 4; ++i) shared.weights[tile][k][i][threadIdx.x % kWarp] = p[k][i];
-    }
+    for (int k = 0; k < kTileKeys / 16; ++k) shared.weights[tile][k][lane_number()] = uint4{p[k][0], p[k][1], p[k][2], p[k][3]};
   }
-  clear_end<kDim>(span);
+  clear_end<kDim>(warp, span);
   __syncthreads();  // all weights are there
 }
 
 // Columns of a panel of the values, of the group's rows.
 template <int kDim, int kCount>
-__device__ __forceinline__ void add_panel(bool more, int panel, int tiles, float (&values)[kCount / 8][4]) {
+__device__ __forceinline__ void add_panel(const Warp& warp, bool more, int tiles, float (&values)[kCount / 8][4]) {
   Shared& shared = shared_of<kDim>();
-  GPU_UNROLL_1
+  Weights p = {};
+  GPU_NO_UNROLL
   for (int tile = 0; tile < tiles; ++tile) {
-    Weights p = {};
-    if (has_rows()) {
+    if (warp.has_rows) {
       GPU_UNROLL
       for (int k = 0; k < kTileKeys / 16; ++k) {
-        GPU_UNROLL
-        for (int i = 0; i < 4; ++i) p[k][i] = shared.weights[tile][k][i][threadIdx.x % kWarp];
+        const uint4 four = shared.weights[tile][k][lane_number()];
+        p[k][0] = four.x, p[k][1] = four.y, p[k][2] = four.z, p[k][3] = four.w;
       }
       each_row(more, [&](int r) {
-        const float factor = shared.factor[tile][row_number(r)];
+        const float factor = shared.parts[tile][row_number(r)].factor;
         GPU_UNROLL
         for (int i = 0; i < kCount / 8; ++i) {
           GPU_UNROLL
@@ -186,7 +184,7 @@ __device__ __forceinline__ void add_panel(bool more, int panel, int tiles, float
     wgmma_fence();
     GPU_UNROLL
     for (int k = 0; k < kTileKeys / 16; ++k) {
-      wgmma_rows<kCount, true>(flat(values), p[k], across_descriptor(values_of<kDim>(tile) + panel * kPanelBytes, k, kPanelBytes));
+      wgmma_rows<kCount, true>(flat(values), p[k], across_descriptor(values_of<kDim>(tile) + warp.group * kPanelBytes, k, kPanelBytes));
     }
     wgmma_commit();
     wgmma_wait<0>(flat(values));
@@ -194,82 +192,83 @@ __device__ __forceinline__ void add_panel(bool more, int panel, int tiles, float
   }
 }
 
-// The state of the rows after all tiles.
-__device__ __forceinline__ Peaks all_peaks(const Shared& shared, bool more, int tiles) {
-  Peaks peaks;
-  each_row(more, [&](int r) {
-    const int row = row_number(r);
-    for (int tile = 0; tile < tiles; ++tile) {
-      peaks.largest[r] = fmaxf(peaks.largest[r], shared.largest[tile][row]);
-      peaks.sum[r] = fmaf(peaks.sum[r], shared.factor[tile][row], shared.sum[tile][row]);
-    }
-  });
-  return peaks;
+// The state of a row after all tiles: its largest score and its sum.
+__device__ __forceinline__ float2 state_after(const Shared& shared, int row, int tiles) {
+  float2 state{-INFINITY, 0};
+  GPU_UNROLL
+  for (int tile = 0; tile < kTiles; ++tile) {
+    if (tile >= tiles) continue;
+    const Part part = shared.parts[tile][row];
+    state.x = fmaxf(state.x, part.largest);
+    state.y = fmaf(state.y, part.factor, part.sum);
+  }
+  return state;
 }
 
-// What write_row() and store_state() do, of a panel's columns: where the rows have no other split the result, else their state.
+// What write_row() and store_state() do, of the columns of the group's panel: where the rows have no other split the result, else their state.
 template <int kDim, int kCount>
-__device__ __forceinline__ void leave_panel(const PagedAttention& a, const AttentionTile& tile, int panel, bool alone, const Peaks& peaks,
-                                            const float (&values)[kCount / 8][4]) {
-  const int kv_head = blockIdx.y, count = tile.tokens * group_of(a), own = int(threadIdx.x) % 4 * 2;
-  GPU_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    const int row = row_number(r);
-    if (row >= count) continue;
-    const bool first = own == 0 && panel == 0;
-    if (alone) {
-      const int64_t place = place_of(a, tile, kv_head, row);
-      bf16* out = a.out + place * kDim + panel * kColumns + own;
-      if (first && a.log_sums != nullptr) a.log_sums[place] = log_sum(peaks.largest[r], peaks.sum[r]);
-      const float share = 1.0f / peaks.sum[r];
-      GPU_UNROLL
-      for (int i = 0; i < kCount / 8; ++i) {
-        *reinterpret_cast<uint32_t*>(out + i * 8) =
-            pack_rounded(fmaf(values[i][2 * r], share, 0.0f), fmaf(values[i][2 * r + 1], share, 0.0f));
-      }
-      continue;
-    }
-    float* state = state_of<kDim>(a, blockIdx.x, kv_head, blockIdx.z, row);
+__device__ __forceinline__ void leave_panel(const PagedAttention& a, const AttentionTile& tile, const Warp& warp, int row, bool alone,
+                                            const float2& state, const float (&values)[kCount / 8][4]) {
+  const int kv_head = blockIdx.y, own = int(threadIdx.x % 4) * 2, column = warp.group * kColumns + own;
+  const bool first = column == 0;
+  if (alone) {
+    const int64_t place = place_of(a, tile, kv_head, row);
+    bf16* out = a.out + place * kDim + column;
+    if (first && a.log_sums != nullptr) a.log_sums[place] = log_sum(state.x, state.y);
+    const float share = 1.0f / state.y;
     GPU_UNROLL
     for (int i = 0; i < kCount / 8; ++i) {
-      *reinterpret_cast<float2*>(state + panel * kColumns + i * 8 + own) = float2{values[i][2 * r], values[i][2 * r + 1]};
+      *reinterpret_cast<uint32_t*>(out + i * 8) = pack_rounded(fmaf(values[i][0], share, 0.0f), fmaf(values[i][1], share, 0.0f));
     }
-    if (first) *reinterpret_cast<float2*>(state + kDim) = float2{peaks.largest[r], peaks.sum[r]};
+    return;
   }
+  float* left = state_of<kDim>(a, blockIdx.x, kv_head, blockIdx.z, row);
+  GPU_UNROLL
+  for (int i = 0; i < kCount / 8; ++i) *reinterpret_cast<float2*>(left + column + i * 8) = float2{values[i][0], values[i][1]};
+  if (first) *reinterpret_cast<float2*>(left + kDim) = state;
 }
 
 template <int kDim, int kCount>
-__device__ __forceinline__ void attend_panel(const PagedAttention& a, const AttentionTile& tile, int panel, bool more, int tiles,
+__device__ __forceinline__ void attend_panel(const PagedAttention& a, const AttentionTile& tile, const Warp& warp, bool more, int tiles,
                                              bool alone) {
   float values[kCount / 8][4] = {};
-  add_panel<kDim, kCount>(more, panel, tiles, values);
-  if (has_rows()) leave_panel<kDim, kCount>(a, tile, panel, alone, all_peaks(shared_of<kDim>(), more, tiles), values);
+  add_panel<kDim, kCount>(warp, more, tiles, values);
+  if (!warp.has_rows) return;
+  const int count = tile.tokens * group_of(a);
+  // One code for both rows: the second one's values take the first one's places.
+  GPU_NO_UNROLL
+  for (int row = row_number(0);; row += kTileRows / 2) {
+    if (row < count) leave_panel<kDim, kCount>(a, tile, warp, row, alone, state_after(shared_of<kDim>(), row, tiles), values);
+    if (!more || row >= kTileRows / 2) return;
+    GPU_UNROLL
+    for (int i = 0; i < kCount / 8; ++i) values[i][0] = values[i][2], values[i][1] = values[i][3];
+  }
 }
 
 // By the groups that have one. Code is fetched by each step anew, so those that are alike have the same.
 template <int kDim>
-__device__ __forceinline__ void attend_panels(const PagedAttention& a, const AttentionTile& tile, bool more, int tiles, bool alone) {
+__device__ __forceinline__ void attend_panels(const PagedAttention& a, const AttentionTile& tile, const Warp& warp, bool more, int tiles,
+                                              bool alone) {
   constexpr int kWhole = kDim / kColumns, kRest = kDim % kColumns;
-  const int panel = group_number();
   if constexpr (kWhole > 0) {
-    if (panel < kWhole) attend_panel<kDim, kColumns>(a, tile, panel, more, tiles, alone);
+    if (warp.group < kWhole) attend_panel<kDim, kColumns>(a, tile, warp, more, tiles, alone);
   }
   if constexpr (kRest > 0) {
-    if (panel == kWhole) attend_panel<kDim, kRest>(a, tile, panel, more, tiles, alone);
+    if (warp.group == kWhole) attend_panel<kDim, kRest>(a, tile, warp, more, tiles, alone);
   }
 }
 
 template <int kDim>
 __device__ __forceinline__ void open_barriers(const TensorMap& keys, const TensorMap& values) {
-  if (threadIdx.x == 0) {
+  if (threadIdx.x < kTiles) {
+    Shared& shared = shared_of<kDim>();
+    barrier_init(&shared.keys[threadIdx.x], kTilePages);
+    barrier_init(&shared.values[threadIdx.x], kTilePages);
+    barrier_init_fence();
+  }
+  if (threadIdx.x == kWarp) {
     prefetch_map(&keys);
     prefetch_map(&values);
-    Shared& shared = shared_of<kDim>();
-    for (int tile = 0; tile < kTiles; ++tile) {
-      barrier_init(&shared.keys[tile], 1);
-      barrier_init(&shared.values[tile], 1);
-    }
-    barrier_init_fence();
   }
   __syncthreads();  // the barriers are there for all
 }
@@ -282,33 +281,33 @@ __global__ void __launch_bounds__(kCountedThreads, 1)
     attend_few_kernel(const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values, PagedAttention a) {
 #if TANDEM_HOPPER_CODE
   let_next_begin();
-  open_barriers<kDim>(keys, values);
   const int kv_head = blockIdx.y, split = int(blockIdx.z);
-  const AttentionTile tile = load_tile(a.tiles + blockIdx.x);
+  const AttentionTile tile = load_tile(a.tiles + blockIdx.x);  // on its way while barriers are opened
+  open_barriers<kDim>(keys, values);
   const Span span = own_span(a, tile, split);
   const int tiles = max(0, span.end - span.begin + kTileKeys - 1) / kTileKeys;
-  // Tiles of keys that no kernel writes which may still run.
-  const int old = a.stored_is_old ? min(tiles, max(0, tile.stored - span.begin) / kTileKeys) : 0;
-  const bool brings = threadIdx.x < kWarp;
-  const int page = span.begin + int(threadIdx.x) % kWarp * kPagePositions;
-  const int row = brings ? pool_row(a, tile.sequence, kv_head, span.end, page) : 0;
-  if (brings) bring<kDim>(keys, values, 0, old, row);
+  const uint32_t page = uint32_t(warp_number());
+  const Warp warp{int(page / kTilePages), page % kTilePages == 0};
+  const int row = pool_row(a, tile.sequence, kv_head, span.end, span.begin + int(page) * kPagePositions);
+  // Pages that no kernel writes which may still run.
+  const bool old = a.stored_is_old && span.begin + int(page + 1) * kPagePositions <= tile.stored;
+  if (!old) wait_for_inputs();
+  if (warp.group < tiles && lane_number() == 0) bring<kDim>(keys, values, page, row);
   wait_for_inputs();
   if (tiles == 0) return;
-  if (brings) bring<kDim>(keys, values, old, tiles, row);
   AttentionTile own = tile;
-  if (!has_rows()) own.tokens = 0;
+  if (!warp.has_rows) own.tokens = 0;
   const Rows<kDim> rows = load_rows<kDim>(a, own, kv_head);
   const bool more = tile.tokens * group_of(a) > kTileRows / 2;
-  make_weights<kDim>(a, rows, more, span);
+  make_weights<kDim>(a, rows, warp, more, span);
   const Span splits = seen_splits(a, tile);
   const bool alone = splits.end - splits.begin == 1;
-  attend_panels<kDim>(a, tile, more, tiles, alone);
+  attend_panels<kDim>(a, tile, warp, more, tiles, alone);
   if (alone) return;
   __syncthreads();  // the block's states are there
-  const bool last = brings && comes_last(tile, splits, a.arrivals + int64_t(blockIdx.x) * a.kv.kv_heads + kv_head);
-  const Item item{tile, int(blockIdx.x), kv_head, split};
-  if (__syncthreads_or(last)) merge_splits<kDim>(a, item, splits, kThreads / kWarp);
+  const bool last = page == 0 && comes_last(tile, splits, a.arrivals + int64_t(blockIdx.x) * a.kv.kv_heads + kv_head);
+  if (__syncthreads_or(last) == 0 || int(page) >= tile.tokens * group_of(a)) return;
+  merge_row<kDim, 8>(a, {tile, int(blockIdx.x), kv_head, split}, splits, int(page));
 #endif
 }
 

@@ -11,15 +11,16 @@ template <int kDim>
 constexpr int64_t kStateFloats = kDim + 4;
 
 template <int kDim>
-__device__ __forceinline__ float* state_of(const PagedAttention& a, int64_t tile, int64_t kv_head, int64_t split, int64_t row) {
-  const int64_t splits = (a.longest + kSplitPositions - 1) / kSplitPositions;
-  return a.workspace + (((tile * a.kv.kv_heads + kv_head) * splits + split) * a.tile_rows + row) * kStateFloats<kDim>;
+__device__ __forceinline__ float* state_of(const PagedAttention& a, uint32_t tile, uint32_t kv_head, uint32_t split, uint32_t row) {
+  const uint32_t splits = uint32_t(a.longest + kSplitPositions - 1) / kSplitPositions;
+  const uint32_t place = ((tile * uint32_t(a.kv.kv_heads) + kv_head) * splits + split) * uint32_t(a.tile_rows) + row;
+  return a.workspace + place * kStateFloats<kDim>;
 }
 
 // Row r of this thread's two.
 template <int kDim>
 __device__ __forceinline__ void store_state(float* state, const Softmax<kDim>& s, int r) {
-  const int own = int(threadIdx.x) % 4 * 2;
+  const int own = int(threadIdx.x % 4) * 2;
   GPU_UNROLL
   for (int i = 0; i < kDim / 8; ++i) {
     *reinterpret_cast<float2*>(state + i * 8 + own) = float2{s.values[i][2 * r], s.values[i][2 * r + 1]};
@@ -30,12 +31,12 @@ __device__ __forceinline__ void store_state(float* state, const Softmax<kDim>& s
 // By the first warp: each member's row to where its own tile would have stored it, in which it is the first token's.
 template <int kDim>
 __device__ void store_members(const PagedAttention& a, const PrefixTile& tile, int kv_head, int split, const Softmax<kDim>& s) {
-  const int group = group_of(a), lane = threadIdx.x % kWarp;
   GPU_UNROLL
   for (int r = 0; r < 2; ++r) {
-    const int row = lane / 4 + 8 * r;
-    const int64_t at = member_of(a, tile, row / group).tile - a.first_tile;
-    if (at >= 0 && at < a.tile_count) store_state<kDim>(state_of<kDim>(a, at, kv_head, split, row % group), s, r);
+    const int row = int(threadIdx.x % kWarp) / 4 + 8 * r, token = token_of(a, row);
+    const int64_t at = member_of(a, tile, token).tile - a.first_tile;
+    if (at < 0 || at >= a.tile_count) continue;
+    store_state<kDim>(state_of<kDim>(a, uint32_t(at), kv_head, split, row - token * group_of(a)), s, r);
   }
 }
 
@@ -45,7 +46,7 @@ struct Columns {
   static constexpr int kRun = kDim % 128 == 0 ? 4 : kDim % 64 == 0 ? 2 : 1;
   static constexpr int kRuns = kDim / (kWarp * kRun), kCount = kRun * kRuns;
 
-  __device__ static int of_run(int run) { return (run * kWarp + int(threadIdx.x) % kWarp) * kRun; }
+  __device__ static int of_run(int run) { return (run * kWarp + int(threadIdx.x % kWarp)) * kRun; }
 
   // Other blocks wrote it.
   __device__ static void load(const float* state, float (&to)[kCount]) {
@@ -93,15 +94,15 @@ struct MergedRow {
     float values[kAtOnce][Columns<kDim>::kCount];
   };
 
-  // The states state_of(0), ..., of `count`, at most kAtOnce. All of them are on their way together.
-  template <class StateOf>
-  __device__ __forceinline__ static void load(int count, const StateOf& state_of, Parts& parts) {
+  // Of `count` states, at most kAtOnce, `stride` floats from one to the next. All of them are on their way together.
+  __device__ __forceinline__ static void load(int count, const float* from, int stride, Parts& parts) {
     const int lane = threadIdx.x % kWarp;
     const float2 none{-INFINITY, 0};
-    parts.state = lane < count ? __ldcg(reinterpret_cast<const float2*>(state_of(lane) + kDim)) : none;
+    parts.state = lane < count ? __ldcg(reinterpret_cast<const float2*>(from + lane * stride + kDim)) : none;
     GPU_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
-      if (i < count) Columns<kDim>::load(state_of(i), parts.values[i]);
+      if (i < count) Columns<kDim>::load(from, parts.values[i]);
+      from += stride;
     }
   }
 
@@ -110,12 +111,15 @@ struct MergedRow {
     const int lane = threadIdx.x % kWarp;
     const float2 state = parts.state;
     float top = fmaxf(largest, state.x);
+    GPU_UNROLL
     for (int distance = 1; distance < kAtOnce; distance *= 2) top = fmaxf(top, __shfl_up_sync(kAllLanes, top, distance));
     const float below = __shfl_up_sync(kAllLanes, top, 1), before = lane == 0 ? largest : below;
     const float mine = exp2_flushed(before - top), theirs = exp2_flushed(state.x - top);
+    // One vote, which is the same for all lanes as the compiler knows: else each shuffle has code for lanes that are not together.
+    const unsigned seeing = __ballot_sync(kAllLanes, state.x != -INFINITY);
     GPU_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
-      if (__shfl_sync(kAllLanes, state.x, i) == -INFINITY) continue;  // it saw nothing, or there is none
+      if ((seeing >> i & 1) == 0) continue;  // it saw nothing, or there is none
       const float m = __shfl_sync(kAllLanes, mine, i), t = __shfl_sync(kAllLanes, theirs, i);
       sum = fmaf(sum, m, __shfl_sync(kAllLanes, state.y, i) * t);
       GPU_UNROLL
@@ -140,8 +144,8 @@ __device__ __forceinline__ bool comes_last(const AttentionTile& tile, const Span
 
 // Of a tile's row among all rows' heads.
 __device__ __forceinline__ int64_t place_of(const PagedAttention& a, const AttentionTile& tile, int kv_head, int row) {
-  const int group = group_of(a);
-  return (int64_t(tile.first_row) + row / group) * a.heads + kv_head * group + row % group;
+  const int token = token_of(a, row);
+  return head_place(a, tile.first_row + token, kv_head, token, row);
 }
 
 // What is attended to at a time: a split of a tile and a kv head.
@@ -155,13 +159,12 @@ struct Item {
 template <int kDim, int kAtOnce>
 __device__ __forceinline__ void merge_row(const PagedAttention& a, const Item& item, const Span& splits, int row) {
   using Merged = MergedRow<kDim, kAtOnce>;
-  const float* states = state_of<kDim>(a, item.place, item.kv_head, 0, row);
-  const int64_t stride = a.tile_rows * kStateFloats<kDim>;
+  const int stride = int(a.tile_rows * kStateFloats<kDim>);
   Merged merged;
+  GPU_NO_UNROLL
   for (int split = splits.begin; split < splits.end; split += kAtOnce) {
     typename Merged::Parts parts = {};  // what is never written would take registers from one item of a block to the next
-    Merged::load(
-        min(splits.end - split, kAtOnce), [&](int i) { return states + (split + i) * stride; }, parts);
+    Merged::load(min(splits.end - split, kAtOnce), state_of<kDim>(a, item.place, item.kv_head, split, row), stride, parts);
     merged.add(parts);
   }
   const int64_t out = place_of(a, item.tile, item.kv_head, row);
@@ -172,8 +175,9 @@ __device__ __forceinline__ void merge_row(const PagedAttention& a, const Item& i
 // By a team of so many of the block's warps beside each other, row by row.
 template <int kDim>
 __device__ void merge_splits(const PagedAttention& a, const Item& item, const Span& splits, int warps) {
+  GPU_NO_UNROLL
   for (int row = int(threadIdx.x / kWarp) % warps; row < item.tile.tokens * group_of(a); row += warps) {
-    merge_row<kDim, 16>(a, item, splits, row);
+    merge_row<kDim, 8>(a, item, splits, row);
   }
 }
 

@@ -11,7 +11,10 @@ constexpr int kGroupTiles = 4;  // of one sequence, which a block takes together
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 // Query heads of a key/value head.
-__device__ __forceinline__ int group_of(const PagedAttention& a) { return int(a.heads) / int(a.kv.kv_heads); }
+__device__ __forceinline__ int group_of(const PagedAttention& a) { return a.group; }
+__device__ __forceinline__ int window_of(const PagedAttention& a) { return int(a.window); }
+// Of a tile's row, one of kTileRows, its token: row / group.
+__device__ __forceinline__ int token_of(const PagedAttention& a, int row) { return row * a.group_part >> 8; }
 
 __device__ __forceinline__ float quad_max(float v) {
   v = fmaxf(v, __shfl_xor_sync(kAllLanes, v, 1));
@@ -62,20 +65,24 @@ struct Rows {
 
 // Where a token of a tile is: its row of the batch, -1 = there is none.
 struct Place {
-  int64_t row;
-  int position;
+  int row, position;
 };
+
+// Of a tile's row, one of that token, among all rows' heads.
+__device__ __forceinline__ uint32_t head_place(const PagedAttention& a, int batch_row, int kv_head, int token, int row) {
+  return uint32_t(batch_row) * uint32_t(a.heads) + uint32_t((kv_head - token) * group_of(a) + row);
+}
 
 template <int kDim, class PlaceOf>
 __device__ Rows<kDim> load_placed_rows(const PagedAttention& a, int kv_head, const PlaceOf& place_of) {
-  const int group = group_of(a), lane = threadIdx.x % kWarp;
+  const int lane = int(threadIdx.x % kWarp);
   Rows<kDim> rows;
   GPU_UNROLL
   for (int r = 0; r < 2; ++r) {
-    const int row = lane / 4 + 8 * r;
-    const Place place = place_of(row / group);
+    const int row = lane / 4 + 8 * r, token = token_of(a, row);
+    const Place place = place_of(token);
     const bool valid = place.row >= 0;
-    const int64_t at = (place.row * a.heads + kv_head * group + row % group) * kDim;
+    const int64_t at = int64_t(kDim) * head_place(a, place.row, kv_head, token, row);
     rows.position[r] = valid ? place.position : -1;
     rows.out[r] = valid ? a.out + at : nullptr;
     GPU_UNROLL
@@ -94,7 +101,7 @@ __device__ Rows<kDim> load_placed_rows(const PagedAttention& a, int kv_head, con
 template <int kDim>
 __device__ Rows<kDim> load_rows(const PagedAttention& a, const AttentionTile& tile, int kv_head) {
   return load_placed_rows<kDim>(a, kv_head, [&](int token) {
-    return token < tile.tokens ? Place{tile.first_row + int64_t(token), tile.first_position + token} : Place{-1, -1};
+    return token < tile.tokens ? Place{tile.first_row + token, tile.first_position + token} : Place{-1, -1};
   });
 }
 
@@ -102,14 +109,14 @@ __device__ Rows<kDim> load_rows(const PagedAttention& a, const AttentionTile& ti
 template <int kDim>
 __device__ __forceinline__ void mask_row(const PagedAttention& a, const Rows<kDim>& rows, int first, float (&scores)[kTileKeys / 8][4],
                                          int r) {
-  const int window = a.window == 0 ? 1 << 30 : int(a.window), row = rows.position[r];
+  const uint32_t window = window_of(a) == 0 ? 1u << 30 : uint32_t(window_of(a));
+  const int last = rows.position[r] - first - int(threadIdx.x % 4) * 2;
   GPU_UNROLL
   for (int i = 0; i < kTileKeys / 8; ++i) {
     GPU_UNROLL
     for (int j = 0; j < 2; ++j) {
-      const int key = first + i * 8 + int(threadIdx.x) % 4 * 2 + j;
-      // One way for all threads: branches would be most of the work.
-      if ((key > row) | (row - key >= window)) scores[i][2 * r + j] = -INFINITY;
+      // One way for all threads: branches would be most of the work. A key behind the row is too far before it, as a number without a sign.
+      if (uint32_t(last - (i * 8 + j)) >= window) scores[i][2 * r + j] = -INFINITY;
     }
   }
 }
@@ -120,13 +127,19 @@ __device__ void mask_scores(const PagedAttention& a, const Rows<kDim>& rows, int
   mask_row<kDim>(a, rows, first, scores, 1);
 }
 
-// Raw products of row r -> probabilities relative to the new maximum. Returns the factor that scales what was there to it.
-__device__ __forceinline__ float weigh_scores(Peaks& s, float scale, float (&scores)[kTileKeys / 8][4], int r) {
-  const float scale2 = scale * kLog2E;
+// The largest score of raw products of row r.
+__device__ __forceinline__ float largest_score(float scale, const float (&scores)[kTileKeys / 8][4], int r) {
   float top = -INFINITY;
   GPU_UNROLL
   for (int i = 0; i < kTileKeys / 8; ++i) top = fmaxf(top, fmaxf(scores[i][2 * r], scores[i][2 * r + 1]));
-  top = fmaxf(s.largest[r], quad_max(top) * scale2);
+  return quad_max(top) * (scale * kLog2E);
+}
+
+// Raw products of row r, of which `largest` is the largest score -> probabilities relative to the new maximum. Returns the factor that scales
+// what was there to it.
+__device__ __forceinline__ float weigh_below(Peaks& s, float largest, float scale, float (&scores)[kTileKeys / 8][4], int r) {
+  const float scale2 = scale * kLog2E;
+  const float top = fmaxf(s.largest[r], largest);
   const float base = top == -INFINITY ? 0.0f : top;
   const float factor = exp2_flushed(s.largest[r] - base);  // exactly 1 where the maximum stays
   s.largest[r] = top;
@@ -139,6 +152,10 @@ __device__ __forceinline__ float weigh_scores(Peaks& s, float scale, float (&sco
   }
   s.sum[r] = fmaf(s.sum[r], factor, quad_sum(sum));
   return factor;
+}
+
+__device__ __forceinline__ float weigh_scores(Peaks& s, float scale, float (&scores)[kTileKeys / 8][4], int r) {
+  return weigh_below(s, largest_score(scale, scores, r), scale, scores, r);
 }
 
 template <int kDim>
@@ -199,7 +216,7 @@ __device__ void write_rows(const PagedAttention& a, const Rows<kDim>& rows, cons
 
 // The first position that a token there sees.
 __device__ __forceinline__ int first_seen(const PagedAttention& a, int first_position) {
-  return a.window == 0 ? 0 : max(0, first_position - int(a.window) + 1);
+  return window_of(a) == 0 ? 0 : max(0, first_position - window_of(a) + 1);
 }
 
 // Positions [begin, end); none where end <= begin.

@@ -48,11 +48,10 @@ __device__ __forceinline__ AttentionTile load_tile(const AttentionTile* from) {
 // The pool's row at which the page of a position begins; beyond the last, where all is zero, if there is none. The table is an input of the
 // step (common/early_launch.h).
 __device__ __forceinline__ int pool_row(const PagedAttention& a, int sequence, int kv_head, int end, int position) {
-  const int64_t index = position / kPagePositions;
-  const bool wanted = position < end && index < a.max_pages;
-  const int64_t page = wanted ? __ldcg(a.page_table + sequence * a.max_pages + index) : -1;
-  const int64_t place = page >= 0 && page < a.kv.pages ? page : a.kv.pages;
-  return int((place * a.kv.kv_heads + kv_head) * kPagePositions);
+  const uint32_t index = uint32_t(position) / kPagePositions, most = uint32_t(a.max_pages), pages = uint32_t(a.kv.pages);
+  const bool wanted = position < end && index < most;
+  const uint32_t page = wanted ? uint32_t(__ldcg(a.page_table + uint32_t(sequence) * most + index)) : pages;
+  return int((min(page, pages) * uint32_t(a.kv.kv_heads) + kv_head) * kPagePositions);
 }
 __device__ __forceinline__ int pool_row(const PagedAttention& a, const KeyRing& ring, int position) {
   return pool_row(a, ring.sequence, ring.kv_head, ring.span.end, position);
@@ -62,7 +61,7 @@ __device__ __forceinline__ int pool_row(const PagedAttention& a, const KeyRing& 
 template <int kDim>
 __device__ void bring_tile(const KeyRing& ring, int stage, int row) {
   using S = Stage<kDim>;
-  const int lane = int(threadIdx.x) % kWarp;
+  const int lane = int(threadIdx.x % kWarp);
   Barrier* full = &ring.full[stage];
   if (lane == 0) barrier_expect(full, S::kBytes);
   __syncwarp();

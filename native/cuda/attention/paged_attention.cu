@@ -230,7 +230,10 @@ void attention_mma(const PagedAttention& a, cudaStream_t stream) {
 void paged_attention(const PagedAttention& a, cudaStream_t stream) {
   check(a);
   if (a.tile_count == 0) return;
-  variant_of(a.kernel).launch(a, stream);
+  PagedAttention args = a;
+  args.group = int32_t(a.heads / a.kv.kv_heads);
+  args.group_part = 255 / args.group + 1;
+  variant_of(a.kernel).launch(args, stream);
 }
 
 }  // namespace tandem::cuda

@@ -81,6 +81,8 @@ struct PagedAttention {
   int64_t few_blocks = 132;
   float* log_sums = nullptr;  // [rows][heads], for the way back: the log of the sum of exp(score); may be null
   AttentionKernel kernel = AttentionKernel::kMma;
+  // Made by paged_attention(), as a division takes a kernel long: heads / kv_heads, and 256 over that, rounded up.
+  int32_t group = 0, group_part = 0;
 };
 
 int64_t attention_tile_tokens(int64_t heads, int64_t kv_heads);
