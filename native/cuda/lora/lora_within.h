@@ -12,8 +12,10 @@ struct LoraWithin {
   static constexpr int kTileRows = 4;
 
   LoraPart part;
-  int blocks;     // the first of the launch
-  int64_t slice;  // outputs of a block's projection, whole vectors
+  int blocks;                             // the first of the launch
+  int64_t slice;                          // outputs of a block's projection, whole vectors
+  int slices[LoraPart::kMost], per_tile;  // of each projection, and of all
+  int segment, steps;                     // inputs of a segment; of the two segments of a warp together
 };
 
 bool lora_fits_within(const LoraPart& part);
