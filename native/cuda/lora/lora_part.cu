@@ -102,6 +102,7 @@ __device__ __forceinline__ float* u_of(const LoraPart& a, int row, int which) {
 // A tile of outputs of B, of ranks [first, first + count), one for each of the first threads at a time.
 __device__ __forceinline__ void fetch_tile(const LoraPart::Projection& p, const LoraWeights& w, int64_t tile, int first, int count) {
   if (tile >= p.out || !lora::whole_vectors(w.b, p.out, p.out)) return;
+  GPU_NO_UNROLL
   for (int i = int(threadIdx.x); i < count; i += kThreads) lora::fetch(w.b + (first + i) * p.out + tile, min(kTileOutputs, p.out - tile));
 }
 
@@ -163,6 +164,7 @@ __device__ __forceinline__ void expand_vectors(const LoraPart& a, const Pair& pa
   const LoraPart::Projection& p = a.projections[which];
   const float* u = u_of(a, int(threadIdx.x) / kRanks % kPairRows == 0 ? pair.first : pair.second, which);
   const int64_t apart = slices(a) * kTileOutputs;
+  GPU_UNROLL_1
   for (int64_t tile = slice_of(a) * kTileOutputs; tile < p.out; tile += apart) {
     fetch_tile(p, w, tile + apart, 0, w.rank);
     const int64_t output = tile + int64_t(threadIdx.x) * kEach;
@@ -184,9 +186,10 @@ __device__ __forceinline__ void expand_vectors(const LoraPart& a, const Pair& pa
 __device__ __forceinline__ void expand_each(const LoraPart& a, const Pair& pair, int which, const LoraWeights& w) {
   const LoraPart::Projection& p = a.projections[which];
   const float *u0 = u_of(a, pair.first, which), *u1 = u_of(a, pair.second, which);
+  GPU_NO_UNROLL
   for (int64_t output = slice_of(a) * kThreads + int64_t(threadIdx.x); output < p.out; output += slices(a) * kThreads) {
     float first = 0, second = 0;
-    GPU_UNROLL_4
+    GPU_NO_UNROLL
     for (int r = 0; r < w.rank; ++r) {
       const float factor = to_float(w.b[r * p.out + output]);
       first = fmaf(factor, fresh(u0 + r), first);
@@ -209,6 +212,7 @@ __device__ __forceinline__ void expand_pair(const LoraPart& a, const Pair& pair,
 // Rows without an adapter: -0 is what leaves every number as it is, -0 too.
 __device__ __forceinline__ void clear_pair(const LoraPart& a, const Pair& pair, int which) {
   const LoraPart::Projection& p = a.projections[which];
+  GPU_NO_UNROLL
   for (int64_t output = slice_of(a) * kThreads + int64_t(threadIdx.x); output < p.out; output += slices(a) * kThreads) {
     a.part[pair.first * a.columns + p.first + output] = -0.0f;
     a.part[pair.second * a.columns + p.first + output] = -0.0f;
