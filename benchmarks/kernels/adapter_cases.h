@@ -7,6 +7,7 @@
 
 #include "cuda/common/device_buffer.h"
 #include "cuda/gemm/matmul.h"
+#include "cuda/lora/lora.h"
 #include "cuda/lora/lora_back.h"
 #include "device_noise.h"
 
