@@ -1630,8 +1630,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_within_block.h',
-        search: 'cp_async_wait<kUnits<1> - 1>();',
-        replace: 'cp_async_wait<kUnits<1>>();',
+        search: 'cp_async_wait<kUnits - 2>();',
+        replace: 'cp_async_wait<kUnits - 1>();',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1641,8 +1641,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_within_block.h',
-        search: 'bring_factors(next, unit);',
-        replace: 'bring_factors(next, now.rank < 0 ? unit : (unit + 1) % units);',
+        search: 'bring_factors(next_, used);',
+        replace: 'bring_factors(next_, unit);',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1652,7 +1652,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_within_block.h',
-        search: '    __syncthreads();  // all segments are there\n',
+        search: '      __syncthreads();  // all segments are there\n',
         replace: '',
       },
     ],
@@ -1663,7 +1663,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_within_block.h',
-        search: '    if (p.rank + kRanks >= w_.rank) __syncthreads();  // u is there\n',
+        search: '    __syncthreads();  // u is there\n',
         replace: '',
       },
     ],
@@ -1674,8 +1674,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_within_block.h',
-        search: 'if (each[i] != own || others + i >= row) continue;',
-        replace: 'if (others + i >= row) continue;',
+        search: 'if (shared.adapters[other] != shared.adapters[row]) continue;\n',
+        replace: '\n',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1685,8 +1685,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_within_block.h',
-        search: '+ min(first_rank + kRanks, w_.rank);',
-        replace: '+ first_rank + kRanks;',
+        search: 'if (first_rank + i >= w_.rank) break;',
+        replace: 'if (first_rank + i > w_.rank) break;',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1697,40 +1697,7 @@ export const mutations = [
       {
         file: 'native/cuda/lora/lora_within_block.h',
         search: 'item += within.blocks) {',
-        replace: 'item += shared.tile_count * within.per_tile) {',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: lanes within a product read sums that are not there',
-    edits: [
-      {
-        file: 'native/cuda/lora/lora_within_block.h',
-        search: "    __syncwarp();  // all lanes' sums are there\n",
-        replace: '',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: copies within a product come over sums that lanes still read',
-    edits: [
-      {
-        file: 'native/cuda/lora/lora_within_block.h',
-        search: '    __syncwarp();  // all have read it\n',
-        replace: '',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: segments without inputs have the sums of others within a product',
-    edits: [
-      {
-        file: 'native/cuda/lora/lora_within_block.h',
-        search: '    if (first) segments[warp() + kWarps][lane()] = 0;\n',
-        replace: '',
+        replace: 'item += shared.tile_count * per_tile) {',
       },
     ],
     tests: ['native/test/cuda'],

@@ -21,22 +21,19 @@ __device__ __forceinline__ T load_fresh(const T* from) {
 // To the L2 cache the factors that the product behind this one reads, by `threads` threads together, of which this is number `thread`: when
 // that asks for them itself, memory is busy with its weights, for longer than one row's adapters take in all.
 __device__ __forceinline__ void fetch_next(const LoraPart& a, int thread, int threads) {
-  constexpr int kPiece = 2048;  // elements
+  constexpr int64_t kPiece = 2048;  // elements
+  const int64_t first = thread * kPiece, step = threads * kPiece;
+  const auto fetch_all = [&](const bf16* from, int64_t count) {
+    if (!whole_vectors(from, count, count)) return;
+    GPU_NO_UNROLL
+    for (int64_t at = first; at < count; at += step) fetch(from + at, count - at < kPiece ? count - at : kPiece);
+  };
   GPU_UNROLL_1
-  for (int i = 0; i < int(a.next_count); ++i) {
-    GPU_UNROLL_1
-    for (int adapter = 0; adapter < int(a.adapter_count); ++adapter) {
-      const LoraPart::Projection& projection = a.next[i];
-      const LoraWeights w = load_fresh(projection.adapters + adapter);
-      GPU_UNROLL_1
-      for (int half = 0; half < 2; ++half) {
-        const bf16* from = half == 0 ? w.a : w.b;
-        const int count = min(w.rank, int32_t(a.most_rank)) * int(half == 0 ? a.next_in : projection.out);
-        if (!whole_vectors(from, count, count)) continue;
-        GPU_NO_UNROLL
-        for (int at = thread * kPiece; at < count; at += threads * kPiece) fetch(from + at, min(count - at, kPiece));
-      }
-    }
+  for (int64_t i = 0; i < a.next_count * a.adapter_count; ++i) {
+    const LoraPart::Projection& projection = a.next[i / a.adapter_count];
+    const LoraWeights w = load_fresh(projection.adapters + i % a.adapter_count);
+    fetch_all(w.a, w.rank * a.next_in);
+    fetch_all(w.b, w.rank * projection.out);
   }
 }
 

@@ -95,10 +95,10 @@ __device__ __forceinline__ StepInputs<kRows> load_inputs(const bf16* x, int64_t 
   return inputs;
 }
 
-// A lane's chains go on by its inputs of one step: sums[i * kApart + r] of rank i and row r. factors_of(i, out) gives those of rank i, ranks in
+// A lane's chains go on by its inputs of one step: sums[i * kRows + r] of rank i and row r. factors_of(i, out) gives those of rank i, ranks in
 // order.
-template <int kRows, int kApart = kRows, class Factors>
-__device__ __forceinline__ void multiply_step(const StepInputs<kRows>& step, float (&sums)[kRanks * kApart], const Factors& factors_of) {
+template <int kRows, class Factors>
+__device__ __forceinline__ void multiply_step(const StepInputs<kRows>& step, float (&sums)[kRanks * kRows], const Factors& factors_of) {
   float inputs[kRows][kEach];
   GPU_UNROLL
   for (int r = 0; r < kRows; ++r) unpack(step.rows[r], inputs[r]);
@@ -109,7 +109,7 @@ __device__ __forceinline__ void multiply_step(const StepInputs<kRows>& step, flo
     GPU_UNROLL
     for (int r = 0; r < kRows; ++r) {
       GPU_UNROLL
-      for (int j = 0; j < kEach; ++j) sums[i * kApart + r] = fmaf(inputs[r][j], factors[j], sums[i * kApart + r]);
+      for (int j = 0; j < kEach; ++j) sums[i * kRows + r] = fmaf(inputs[r][j], factors[j], sums[i * kRows + r]);
     }
   }
 }

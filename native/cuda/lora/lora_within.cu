@@ -37,9 +37,6 @@ LoraWithin lora_within(const LoraPart& a, int64_t free) {
   check_lora_part(a, "lora_within");
   check_argument(lora_fits_within(a), "lora_within", "rows");
   check_argument(lora::whole_vectors(a.x, a.in, a.ldx), "lora_within", "x");
-  // All places in factors and rows are 32-bit numbers.
-  check_argument(a.in < 1 << 22 && a.next_in < 1 << 22 && a.ldx < 1 << 24, "lora_within", "in");
-  check_argument(a.columns < 1 << 22, "lora_within", "columns");
   int64_t widest = 1;
   for (int64_t i = 0; i < a.count; ++i) widest = std::max(widest, a.projections[i].out);
   widest = ceil_div(widest, kWithinPass) * kWithinPass;
@@ -47,15 +44,7 @@ LoraWithin lora_within(const LoraPart& a, int64_t free) {
   int64_t slice = kWithinPass;
   while (slice < widest && items_of(a, slice) > enough) slice += kWithinPass;
   const int64_t items = items_of(a, slice);
-  LoraWithin out{a, int(items <= free ? items : std::max(free, ceil_div(items, kMostItems))), slice, {}, 0, 0, 0};
-  for (int64_t i = 0; i < a.count; ++i) {
-    out.slices[i] = int(ceil_div(a.projections[i].out, slice));
-    out.per_tile += out.slices[i];
-  }
-  constexpr int64_t kSegmentSteps = lora::kSegments * lora::kStep, kFirst = lora::kSegments / 2;
-  out.segment = int(ceil_div(a.in, kSegmentSteps)) * lora::kStep;
-  out.steps = int(out.segment / lora::kStep + ceil_div(std::clamp<int64_t>(a.in - kFirst * out.segment, 0, out.segment), lora::kStep));
-  return out;
+  return {a, int(items <= free ? items : std::max(free, ceil_div(items, kMostItems))), slice};
 }
 
 }  // namespace tandem::cuda

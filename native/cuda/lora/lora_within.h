@@ -12,10 +12,8 @@ struct LoraWithin {
   static constexpr int kTileRows = 4;
 
   LoraPart part;
-  int blocks;                             // the first of the launch
-  int64_t slice;                          // outputs of a block's projection, whole vectors
-  int slices[LoraPart::kMost], per_tile;  // of each projection, and of all
-  int segment, steps;                     // inputs of a segment; of the two segments of a warp together
+  int blocks;     // the first of the launch
+  int64_t slice;  // outputs of a block's projection, whole vectors
 };
 
 bool lora_fits_within(const LoraPart& part);
