@@ -67,7 +67,7 @@ __device__ int draw_at(const Row& row, uint64_t (&places)[kSorted], int count, c
 }
 
 // As find_best, from a list that holds them.
-__device__ GPU_CALLED int list_best(const Row& source, const Candidate* list, int count, int wanted, const Normaliser& n, BestEntry* out) {
+__device__ inline int list_best(const Row& source, const Candidate* list, int count, int wanted, const Normaliser& n, BestEntry* out) {
   uint64_t(&places)[kSorted] = shared_places();
   const int there = gather(
       count, places, [&](int i) { return list[i]; }, [&](const Candidate& c) { return source.keeps(c.id, c.value); });
@@ -84,8 +84,8 @@ __device__ GPU_CALLED int list_best(const Row& source, const Candidate* list, in
   return taken;
 }
 
-__device__ GPU_CALLED bool draw_few(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
-                                    Mass& kept) {
+__device__ inline bool draw_few(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
+                                Mass& kept) {
   uint64_t(&places)[kSorted] = shared_places();
   count = gather(
       count, places, [&](int i) { return list[i]; }, [&](const Candidate& c) { return row.keeps(c.id, c.value); });
@@ -135,8 +135,8 @@ __device__ inline int draw_by_ids(const Row& row, const Candidate* list, int cou
 }
 
 // By bins, in a list that is too long to be sorted.
-__device__ GPU_CALLED bool draw_many(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
-                                     Mass& kept) {
+__device__ GPU_CALLED bool draw_many(Row& row, const Candidate* list, int count, int top_k, double top_p, double uniform, Mass total,
+                                     int& token, Mass& kept) {
   auto at = [&](int i) { return list[i]; };
   auto one = [&](const Candidate& c) { return Mass(row.keeps(c.id, c.value)); };
   auto mass = [&](const Candidate& c) { return row.kept_mass(c); };
@@ -146,14 +146,14 @@ __device__ GPU_CALLED bool draw_many(Row& row, const Candidate* list, int count,
     if (bin.index >= 0 && !find_sorted(count, Mass(top_k), row.largest, bin, at, one, t)) return false;
     if (bin.index >= 0) row.least_key = max(row.least_key, t.key);
   }
-  if (p.top_p < 1) {
+  if (top_p < 1) {
     if (top_k > 0) total = listed_amount(list, count, mass);
-    const Mass wanted = share_of(total, p.top_p);
+    const Mass wanted = share_of(total, top_p);
     const Found bin = find_bin(count, wanted, row.largest, at, mass);
     if (bin.index < 0 || !find_sorted(count, wanted, row.largest, bin, at, mass, t)) return false;
     row.end_at(t.key, t.id);
   }
-  token = draw_by_ids(row, list, count, p.uniform, kept);
+  token = draw_by_ids(row, list, count, uniform, kept);
   return true;
 }
 
@@ -161,10 +161,13 @@ __device__ GPU_CALLED bool draw_many(Row& row, const Candidate* list, int count,
 __device__ inline bool draw_listed(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
                                    Mass& kept) {
   if (count <= kFewPlaces) return draw_few(row, list, count, top_k, p, total, token, kept);
-  const Row before = row;
-  if (draw_many(row, list, count, top_k, p, total, token, kept)) return true;
-  row = before;
-  return false;
+  // What is called by reference has an address, and so its place in the device's memory: copies are there on this way alone.
+  Row called = row;
+  int drawn = 0;
+  Mass mass = 0;
+  if (!draw_many(called, list, count, top_k, p.top_p, p.uniform, total, drawn, mass)) return false;
+  row = called, token = drawn, kept = mass;
+  return true;
 }
 
 }  // namespace tandem::cuda

@@ -78,21 +78,24 @@ __device__ inline void edit_tile(const SampleBatch& a, const SampleRow& p, int t
   }
 }
 
-// Of a changed row the values of ids [first, end), where they are not kept.
-__device__ GPU_CALLED void find_again(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int first, int end) {
-  if (!changed(p) || keeps_values(p)) return;
-  const uint32_t* mask = mask_of(a, p);
-  const LogitEdit* edits = edits_of(a, p);
-  end = min(end, int(a.samplable));
+// The logits of ids [first, end) under a mask (null: none) and with edits, to `to`. By the block that ends the row.
+__device__ GPU_CALLED void process_values(const float* logits, const uint32_t* mask, const LogitEdit* edits, int count, int first, int end,
+                                          float* to) {
   for (int id = first + int(threadIdx.x); id < end; id += kFinishThreads) {
-    space.processed[id] = !mask || (mask[id / 32] >> (id % 32) & 1u) ? space.logits[id] : -INFINITY;
+    to[id] = !mask || (mask[id / 32] >> (id % 32) & 1u) ? logits[id] : -INFINITY;
   }
   __syncthreads();
-  for (int i = int(threadIdx.x); i < edit_count(a, p); i += kFinishThreads) {
+  for (int i = int(threadIdx.x); i < count; i += kFinishThreads) {
     const int32_t id = edits[i].id;
-    if (id >= first && id < end) space.processed[id] = edited(edits[i], space.processed[id]);
+    if (id >= first && id < end) to[id] = edited(edits[i], to[id]);
   }
   __syncthreads();
+}
+
+// Of a changed row the values of ids [first, end), where they are not kept.
+__device__ __forceinline__ void find_again(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int first, int end) {
+  if (!changed(p) || keeps_values(p)) return;
+  process_values(space.logits, mask_of(a, p), edits_of(a, p), edit_count(a, p), first, min(end, int(a.samplable)), space.processed);
 }
 
 }  // namespace tandem::cuda

@@ -125,16 +125,20 @@ __device__ int32_t draw_filtered(const SampleBatch& a, const SampleRow& p, const
   const bool complete = a.lists && listed > 0 && listed <= uint32_t(list.room);
   if (!complete) find_again(a, p, space, 0, row.samplable);
   Mass total = 0;
-  if (shares_what_min_p_leaves(a, p)) total = a.lists ? space.state->mass : kept_mass(row);
+  if (shares_what_min_p_leaves(a, p)) total = a.lists ? space.state->mass : kept_mass(Row(row));
   else if (p.top_p < 1 && top_k == 0) total = block_total(own_slice_mass(space, slices, row));
   int32_t token = -1;
   if (complete) {
     if (draw_listed(row, list.at, int(listed), top_k, p, total, token, mass)) return token;
     find_again(a, p, space, 0, row.samplable);
   }
-  if (top_k > 0) filter_top_k(row, top_k);
-  if (p.top_p < 1) filter_top_p(row, share_of(top_k == 0 ? total : kept_mass(row), p.top_p));
-  return draw_kept(row, p.uniform, mass);
+  Row called = row;  // as in draw_listed()
+  Mass all = 0;
+  if (top_k > 0) filter_top_k(called, top_k);
+  if (p.top_p < 1) filter_top_p(called, share_of(top_k == 0 ? total : kept_mass(called), p.top_p));
+  token = draw_kept(called, p.uniform, all);
+  row = called, mass = all;
+  return token;
 }
 
 __device__ Drawn choose(const SampleBatch& a, const SampleRow& p, const RowSpace& space) {
@@ -171,8 +175,8 @@ __device__ int32_t rank_in(const SampleBatch& a, const SampleRow& p, const RowSp
 }
 
 // Log-probability and alternatives among the ids that the source keeps, and the rank among them where it is not known.
-__device__ GPU_CALLED Sampled describe(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int32_t token, int32_t rank,
-                                       const Row& source, const Normaliser& n) {
+__device__ __forceinline__ Sampled describe(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int32_t token, int32_t rank,
+                                            const Row& source, const Normaliser& n) {
   Sampled result{token, NAN, 0, 0};
   if (token >= 0) {
     const float value = source.logits[token];
@@ -183,25 +187,31 @@ __device__ GPU_CALLED Sampled describe(const SampleBatch& a, const SampleRow& p,
   const uint32_t listed = space.state->listed_best;
   BestEntry* out = a.best + p.first_best;
   result.best_count = a.lists && listed <= uint32_t(kListedBest) ? list_best(source, space.best_list, int(listed), p.best, n, out)
-                                                                 : find_best(source, p.best, n, out);
+                                                                 : find_best(Row(source), p.best, Normaliser(n), out);
   return result;
 }
 
-__device__ Sampled finish(const SampleBatch& a, const SampleRow& p, const RowSpace& space) {
+__device__ __forceinline__ Sampled finish(const SampleBatch& a, const SampleRow& p, const RowSpace& space) {
   const int slices = slices_of(a.vocab);
   const Normaliser raw = combine(space.raw, slices, raw_scale(p));
   if (!raw.finite()) return {kNotFinite, NAN, 0, 0};
-  const Row all{space.logits, int(a.vocab), raw.largest, 1.0f, 0, 0, INT32_MAX};
+  Row source{space.logits, int(a.vocab), raw.largest, 1.0f, 0, 0, INT32_MAX};
+  Normaliser n = raw;
+  int32_t token = kForbidden, rank = 0;
   if (p.given >= 0) {
-    const int greater = block_total(int(threadIdx.x) < slices ? int(space.draws[threadIdx.x].first) : 0);
-    return describe(a, p, space, p.given < a.vocab ? p.given : kForbidden, 1 + greater, all, raw);
+    rank = 1 + block_total(int(threadIdx.x) < slices ? int(space.draws[threadIdx.x].first) : 0);
+    if (p.given < a.vocab) token = p.given;
+  } else {
+    const Drawn drawn = choose(a, p, space);
+    token = drawn.token;
+    if (p.logprob_of == LogprobOf::kNone) return {token, 0, 0, 0};
+    if (p.logprob_of == LogprobOf::kProcessed) {
+      if (token < 0) return {token, NAN, 0, 0};
+      source = drawn.row;
+      n = {drawn.row.largest, drawn.row.scale, float(log(double(drawn.mass) / double(kMassUnit)))};
+    }
   }
-  const Drawn drawn = choose(a, p, space);
-  if (p.logprob_of == LogprobOf::kNone) return {drawn.token, 0, 0, 0};
-  if (p.logprob_of != LogprobOf::kProcessed) return describe(a, p, space, drawn.token, 0, all, raw);
-  if (drawn.token < 0) return {drawn.token, NAN, 0, 0};
-  const Normaliser kept{drawn.row.largest, drawn.row.scale, float(log(double(drawn.mass) / double(kMassUnit)))};
-  return describe(a, p, space, drawn.token, 0, drawn.row, kept);
+  return describe(a, p, space, token, rank, source, n);
 }
 
 // A block per row.
