@@ -22,12 +22,7 @@ using gpu_emulation::wait_for_inputs_first;
 #else
 
 #define GPU_LAUNCH_EARLY(kernel, grid, block, shared_bytes, stream, ...) \
-  launch_with(true, 1, (kernel), (grid), (block), (shared_bytes), (stream), __VA_ARGS__)
-// Clusters of so many blocks beside each other along x, of which grid.x is a multiple. Compute capability 9.0, if there is more than one.
-#define GPU_LAUNCH_EARLY_CLUSTERS(cluster, kernel, grid, block, shared_bytes, stream, ...) \
-  launch_with(true, (cluster), (kernel), (grid), (block), (shared_bytes), (stream), __VA_ARGS__)
-#define GPU_LAUNCH_CLUSTERS(cluster, kernel, grid, block, shared_bytes, stream, ...) \
-  launch_with(false, (cluster), (kernel), (grid), (block), (shared_bytes), (stream), __VA_ARGS__)
+  launch_early((kernel), (grid), (block), (shared_bytes), (stream), __VA_ARGS__)
 
 // The first half of wait_for_inputs(), by blocks that do much before they wait: the next kernel may begin when every block has come here.
 __device__ __forceinline__ void let_next_begin() {
@@ -79,34 +74,24 @@ bool early_launches_wanted();
 bool waits_for_inputs(const void* kernel);
 
 template <class... Parameters, class... Arguments>
-void launch_with(bool may_be_early, unsigned cluster, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
-                 cudaStream_t stream, const Arguments&... arguments) {
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                  const Arguments&... arguments) {
   // All kernels are compiled for the same targets.
-  static const bool begins_early = early_launches_wanted() && waits_for_inputs(reinterpret_cast<const void*>(kernel));
-  const bool early = may_be_early && begins_early;
-  if (!early && cluster == 1) {
+  static const bool early = early_launches_wanted() && waits_for_inputs(reinterpret_cast<const void*>(kernel));
+  if (!early) {
     kernel<<<grid, block, shared_bytes, stream>>>(arguments...);
     return;
   }
-  cudaLaunchAttribute attributes[2] = {};
-  unsigned count = 0;
-  if (early) {
-    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (cluster > 1) {
-    attributes[count].id = cudaLaunchAttributeClusterDimension;
-    attributes[count].val.clusterDim.x = cluster;
-    attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1;
-    ++count;
-  }
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = count;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
   // A failure is what check_launch() finds.
   (void)cudaLaunchKernelEx(&config, kernel, arguments...);
 }

@@ -21,21 +21,16 @@ namespace tandem::cuda {
 #ifdef TANDEM_GPU_EMULATION
 using gpu_emulation::Barrier;
 using gpu_emulation::barrier_arrive;
-using gpu_emulation::barrier_arrive_at;
 using gpu_emulation::barrier_expect;
 using gpu_emulation::barrier_init;
 using gpu_emulation::barrier_init_fence;
 using gpu_emulation::barrier_wait;
 using gpu_emulation::bulk_load;
-using gpu_emulation::bulk_load_all;
 using gpu_emulation::bulk_load_once;
 using gpu_emulation::bulk_load_panels;
 using gpu_emulation::bulk_load_panels_once;
 using gpu_emulation::bulk_prefetch;
 using gpu_emulation::bulk_prefetch_panels;
-using gpu_emulation::cluster_meet;
-using gpu_emulation::cluster_place;
-using gpu_emulation::cluster_rank;
 using gpu_emulation::give_registers;
 using gpu_emulation::keep_rows;
 using gpu_emulation::prefetch_map;
@@ -85,36 +80,6 @@ __device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
       : "memory");
 }
 
-// Blocks of a cluster, which run at the same time (GPU_LAUNCH_EARLY_CLUSTERS).
-__device__ __forceinline__ int cluster_rank() {
-  uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return int(rank);
-}
-
-// Of all their threads that have not ended; what each wrote before, the others see behind it.
-__device__ __forceinline__ void cluster_meet() {
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// The same place in the shared memory of the block with that rank, which must not end before it has been read: the cluster meets again.
-template <class T>
-__device__ __forceinline__ const T* cluster_place(const T* own, int rank) {
-  const T* there;
-  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(own), "r"(rank));
-  return there;
-}
-
-// At the barrier in that place of the block with that rank.
-__device__ __forceinline__ void barrier_arrive_at(Barrier* barrier, int rank) {
-  asm volatile(
-      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(barrier)),
-      "r"(rank)
-      : "memory");
-}
-
 // A box of the matrix from (row, column) on, zero outside, its rows of 128 bytes one after the other with permuted chunks; `shared` is a
 // multiple of 1024. The map is a __grid_constant__ argument of the kernel.
 __device__ __forceinline__ void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column, int row) {
@@ -122,15 +87,6 @@ __device__ __forceinline__ void bulk_load(void* shared, const TensorMap* map, Ba
                    shared_address(shared)),
                "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
                : "memory");
-}
-
-// The same to that place of both blocks of a cluster of two, with the barrier in that place of each.
-__device__ __forceinline__ void bulk_load_all(void* shared, const TensorMap* map, Barrier* barrier, int column, int row) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], "
-      "%5;" ::"r"(shared_address(shared)),
-      "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"(uint16_t(3))
-      : "memory");
 }
 
 // For what one block reads, and no other: the L2 cache drops it before what is read again. Else a layer's weights leave nothing there of norms,

@@ -140,14 +140,12 @@ TEST(emulated_kernels_order_what_they_do_to_the_same_memory) {
   const std::string kept = fault_of([] { run_without(LeftOut::kNothing); });
   CHECK_EQ(kept, std::string());
   if (!gpu_emulation::watched()) return;
-  for (const LeftOut what : {LeftOut::kBarrier, LeftOut::kBarrierBeforeReuse, LeftOut::kWarpMeeting, LeftOut::kWarpMemoryOrder,
-                             LeftOut::kMeetingBeforeArrival, LeftOut::kWaitForCopy}) {
+  for (const LeftOut what :
+       {LeftOut::kBarrier, LeftOut::kBarrierBeforeReuse, LeftOut::kWarpMeeting, LeftOut::kWarpMemoryOrder, LeftOut::kMeetingBeforeArrival,
+        LeftOut::kWaitForCopy, LeftOut::kWaitForBulkCopy, LeftOut::kReadersOfBulkCopy}) {
     CHECK(fault_of([&] { run_without(what); }).find("a race at byte") != std::string::npos);
   }
   CHECK(fault_of([] { run_without(LeftOut::kFences); }).find("wrote without a fence") != std::string::npos);
-  for (const LeftOut what : {LeftOut::kPeersBarrier, LeftOut::kPeersReaders}) {
-    CHECK(!fault_of([&] { run_without(what); }).empty());
-  }
   for (const LeftOut what : {LeftOut::kWaitForInputs, LeftOut::kWaitForReaders}) {
     CHECK(fault_of([&] { run_without(what); }).find("has not waited") != std::string::npos);
   }

@@ -1,6 +1,5 @@
 #include "hopper_probe.h"
 
-#include "cuda/common/early_launch.h"
 #include "cuda/common/hopper.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/tensor_map.h"
@@ -31,38 +30,6 @@ __global__ void copy_probe(const __grid_constant__ TensorMap map, int rows, int 
   }
   barrier_wait(barrier, 0);
   for (int i = threadIdx.x; i < rows * kRow; i += kThreads) out[i] = reinterpret_cast<const bf16*>(shared)[i];
-#endif
-}
-
-// Each of two blocks brings half of every box to both, through one stage.
-__global__ void pair_probe(const __grid_constant__ TensorMap map, int box_rows, int boxes, bf16* out) {
-#if TANDEM_HOPPER_CODE
-  GPU_SHARED_BYTES(shared);
-  const int half = box_rows * kRow * int(sizeof(bf16)), rank = cluster_rank();
-  Barrier *full = reinterpret_cast<Barrier*>(shared + 2 * half), *empty = full + 1;
-  if (threadIdx.x == 0) {
-    barrier_init(full, 1);
-    barrier_init(empty, 2 * kThreads / kWarp);
-    barrier_init_fence();
-  }
-  cluster_meet();  // the barriers of both are there
-  wait_for_inputs();
-  for (int box = 0; box < boxes; ++box) {
-    if (threadIdx.x == 0) {
-      barrier_wait(empty, (box & 1) ^ 1);
-      barrier_expect(full, 2 * half);
-      bulk_load_all(shared + rank * half, &map, full, 0, (2 * box + rank) * box_rows);
-    }
-    barrier_wait(full, box & 1);
-    bf16* to = out + (rank * boxes + box) * 2 * box_rows * kRow;
-    for (int i = threadIdx.x; i < 2 * box_rows * kRow; i += kThreads) to[i] = reinterpret_cast<const bf16*>(shared)[i];
-    __syncwarp();
-    if (threadIdx.x % kWarp == 0) {
-      barrier_arrive(empty);
-      barrier_arrive_at(empty, rank ^ 1);
-    }
-  }
-  cluster_meet();  // neither ends before the other has told it
 #endif
 }
 
@@ -229,17 +196,6 @@ std::vector<bf16> copied_panels(const std::vector<bf16>& matrix, int64_t rows, P
   const DeviceBuffer<bf16> from(matrix);
   const TensorMap map = panels_map(from.data(), rows, columns, columns, box.rows, box.halves, box.panels);
   return run_copy(map, box.rows * box.halves * box.panels, row, panel, true);
-}
-
-std::vector<bf16> copied_by_pair(const std::vector<bf16>& matrix, int box_rows, int boxes) {
-  const DeviceBuffer<bf16> from(matrix);
-  const TensorMap map = tensor_map(from.data(), int64_t(matrix.size()) / kRow, kRow, kRow, box_rows);
-  DeviceBuffer<bf16> out(size_t(2 * boxes) * 2 * size_t(box_rows) * kRow);
-  const size_t bytes = size_t(2 * box_rows) * kRow * sizeof(bf16) + 2 * sizeof(Barrier);
-  bf16* to = out.data();
-  GPU_LAUNCH_EARLY_CLUSTERS(2, pair_probe, dim3(2), dim3(kThreads), bytes, cudaStream_t{}, map, box_rows, boxes, to);
-  check_launch("pair_probe");
-  return out.download();
 }
 
 std::vector<float> one_wgmma(const std::vector<bf16>& a, const std::vector<bf16>& b, int step, bool across) {

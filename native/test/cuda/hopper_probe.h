@@ -13,10 +13,6 @@ struct PanelBox {
 };
 std::vector<cuda::bf16> copied_panels(const std::vector<cuda::bf16>& matrix, int64_t rows, PanelBox box, int row, int panel);
 
-// Of two blocks that bring each other halves of boxes, of 2 box_rows rows of 64 elements: shared memory after each of so many boxes from the
-// first row on, [block][box][row][64].
-std::vector<cuda::bf16> copied_by_pair(const std::vector<cuda::bf16>& matrix, int box_rows, int boxes);
-
 // sums[64][tokens] of one wgmma, by thread and register, over inputs [16 step, 16 step + 16) of a[64][64] and b[tokens][64], which threads
 // wrote to shared memory where a bulk copy would have put them. 8, 32 or 256 tokens. Or across, of b[64][tokens], whose rows are k: 128 or 256.
 std::vector<float> one_wgmma(const std::vector<cuda::bf16>& a, const std::vector<cuda::bf16>& b, int step, bool across = false);

@@ -77,36 +77,28 @@ __global__ void add_one_hastily(LeftOut without, const int* from, int* to) {
   *to = seen + *from;
 }
 
-// Two blocks bring each other a half of every box, through one stage.
-__global__ void share_boxes(LeftOut without, const TensorMap map, int* out) {
-  constexpr int kHalf = 1 << 10, kBoxes = 4;
+// Two boxes to the same place, from a thread to another warp.
+__global__ void bring_boxes(LeftOut without, const TensorMap map, int* out) {
+  constexpr int kBytes = 1 << 10;
   GPU_SHARED_BYTES(shared);
-  const int rank = cluster_rank();
-  const bool alone = without == LeftOut::kPeersReaders;
-  Barrier *full = reinterpret_cast<Barrier*>(shared + 2 * kHalf), *empty = full + 1;
+  Barrier *const full = reinterpret_cast<Barrier*>(shared + kBytes), *const empty = full + 2;
   if (threadIdx.x == 0) {
-    barrier_init(full, 1);
-    barrier_init(empty, alone ? 1 : 2);
+    for (int i = 0; i < 3; ++i) barrier_init(full + i, 1);
     barrier_init_fence();
   }
-  if (without != LeftOut::kPeersBarrier) cluster_meet();
-  int seen = 0;
-  for (int box = 0; box < kBoxes; ++box) {
+  __syncthreads();
+  for (int box = 0; box < 2; ++box) {
     if (threadIdx.x == 0) {
-      barrier_wait(empty, (box & 1) ^ 1);
-      barrier_expect(full, 2 * kHalf);
-      bulk_load_all(shared + rank * kHalf, &map, full, 0, 0);
+      if (box > 0 && without != LeftOut::kReadersOfBulkCopy) barrier_wait(empty, 0);
+      barrier_expect(full + box, kBytes);
+      bulk_load(shared, &map, full + box, 0, 0);
     }
+    if (threadIdx.x < kWarp) continue;
+    if (without != LeftOut::kWaitForBulkCopy) barrier_wait(full + box, 0);
+    out[threadIdx.x] = reinterpret_cast<const int*>(shared)[threadIdx.x];
     __syncwarp();
-    barrier_wait(full, box & 1);
-    seen += reinterpret_cast<const int*>(shared)[threadIdx.x];
-    __syncwarp();
-    if (threadIdx.x != 0) continue;
-    barrier_arrive(empty);
-    if (!alone) barrier_arrive_at(empty, rank ^ 1);
+    if (threadIdx.x == kWarp && box == 0) barrier_arrive(empty);
   }
-  out[rank * kWarp + int(threadIdx.x)] = seen;
-  cluster_meet();
 }
 
 }  // namespace
@@ -131,7 +123,7 @@ void run_without(LeftOut what) {
     GPU_LAUNCH_EARLY(add_one, one, one, 0, stream.get(), x, y);
     GPU_LAUNCH_EARLY(add_one_hastily, one, one, 0, stream.get(), what, y, what == LeftOut::kWaitForReaders ? x : out);
     const TensorMap map = tensor_map(reinterpret_cast<const bf16*>(given), 8, 64, 64, 8);
-    GPU_LAUNCH_CLUSTERS(2, share_boxes, dim3(2), dim3(kWarp), 4 << 10, stream.get(), what, map, out);
+    GPU_LAUNCH(bring_boxes, one, warps, 2 << 10, stream.get(), what, map, out);
     stream.wait();
   }
 }

@@ -11,11 +11,11 @@ enum class LeftOut {
   kWarpMemoryOrder,       // they meet in a shuffle, which orders nothing
   kMeetingBeforeArrival,  // one thread arrives at an mbarrier for its warp
   kWaitForCopy,           // of the thread that copies
+  kWaitForBulkCopy,       // of those that read what it brings
+  kReadersOfBulkCopy,     // of the thread that lets the next one come
   kFences,                // of all threads but one, before a wgmma reads what they wrote
   kWaitForInputs,         // of a launch that may begin early, before it reads
   kWaitForReaders,        // and before it writes
-  kPeersBarrier,          // of a block that a bulk copy goes to: it is not there yet
-  kPeersReaders,          // of that block, before the next copy
 };
 
 // Throws what the emulation finds.

@@ -8,9 +8,9 @@ template <bool kWrites>
 void touch(const void* p, size_t bytes, const void* where) {
   Block* const b = running_block();
   if (b == nullptr) return;
-  if (!b->holds(p) && !touch_cluster(*b, p)) return touch_global(*b, p, bytes, kWrites, where);
-  if (kWrites) b->races->write(b->agent(), p, bytes, where);
-  else b->races->read(b->agent(), p, bytes, where);
+  if (!b->holds(p)) return touch_global(*b, p, bytes, kWrites, where);
+  if (kWrites) b->races->write(b->current, p, bytes, where);
+  else b->races->read(b->current, p, bytes, where);
 }
 
 }  // namespace

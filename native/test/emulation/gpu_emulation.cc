@@ -56,7 +56,7 @@ void look_again(Block& b, int thread) {
   if (f.wait == Wait::kInputs && b.inputs_there) f.wait = Wait::kNone;
   if (f.wait != Wait::kBarrier || !f.barrier->passed(f.parity)) return;
   f.wait = Wait::kNone;
-  if (kWatched) b.races->waited(b.rank * int(b.fibers.size()) + thread, f.barrier, f.barrier->phase);
+  if (kWatched) b.races->waited(thread, f.barrier, f.barrier->phase);
 }
 
 // Runs a warp until all of its threads have ended or wait, but for one that stays behind (-1: none). True when anything ran.
@@ -82,54 +82,35 @@ bool run_warp(Block& b, std::vector<int>& order, int begin, int end, int straggl
     }
     const bool met = going > 0 && (meeting == going || showing == going);
     for (int t = begin; met && t < end; ++t) b.fibers[size_t(t)].wait = Wait::kNone;
-    if (kWatched && met && meeting > 0) b.races->warp_met(b.rank * int(b.fibers.size()) + begin);
+    if (kWatched && met && meeting > 0) b.races->warp_met(begin);
     ran = ran || moved || met;
     // Who waits at an mbarrier may have had its turn before what it waits for came.
     if (!met && (!moved || at_barriers == 0)) return ran;
   }
 }
 
-// Blocks that run at the same time: one, or those of a cluster.
-using Blocks = std::vector<Block>;
-
 // Any of the bulk copies that are on their way. False: there is none.
-bool land_one(Blocks& blocks) {
-  size_t count = 0;
-  for (const Block& b : blocks) count += b.in_flight.size();
-  if (count == 0) return false;
-  size_t index = dice.below(count);
-  for (Block& b : blocks) {
-    if (index < b.in_flight.size()) {
-      const std::function<void()> copy = b.in_flight[index];
-      b.in_flight.erase(b.in_flight.begin() + int64_t(index));
-      copy();
-      return true;
-    }
-    index -= b.in_flight.size();
-  }
-  return false;
+bool land_one(Block& b) {
+  if (b.in_flight.empty()) return false;
+  const size_t index = dice.below(b.in_flight.size());
+  const std::function<void()> copy = b.in_flight[index];
+  b.in_flight.erase(b.in_flight.begin() + int64_t(index));
+  copy();
+  return true;
 }
 
-bool waits_for_inputs(const Blocks& blocks) {
-  return std::any_of(blocks.begin(), blocks.end(), [](const Block& b) {
-    return !b.inputs_there && std::any_of(b.fibers.begin(), b.fibers.end(), [](const Fiber& f) { return f.wait == Wait::kInputs; });
-  });
+bool waits_for_inputs(const Block& b) {
+  return !b.inputs_there && std::any_of(b.fibers.begin(), b.fibers.end(), [](const Fiber& f) { return f.wait == Wait::kInputs; });
 }
-
-// A thread that runs only when the others cannot go on without it; -1: none.
-struct Straggler {
-  int rank = 0, thread = -1;
-};
 
 // Every warp as far as it comes. True when anything ran.
-bool run_warps(Block& b, std::vector<int>& order, const Straggler& straggler) {
-  const int threads = int(b.fibers.size()), left = straggler.rank == b.rank ? straggler.thread : -1;
+bool run_warps(Block& b, std::vector<int>& order, int straggler) {
+  const int threads = int(b.fibers.size());
   std::vector<int> warps;
   for (int w = 0; w < threads; w += 32) warps.push_back(w);
   dice.shuffle(warps.data(), warps.data() + warps.size());
   bool ran = false;
-  current_block = &b;
-  for (int w : warps) ran = run_warp(b, order, w, std::min(w + 32, threads), left) || ran;
+  for (int w : warps) ran = run_warp(b, order, w, std::min(w + 32, threads), straggler) || ran;
   if (b.fault.empty()) b.fault = b.races->found();
   if (!b.fault.empty()) throw std::runtime_error("emulated kernel: " + b.fault);
   return ran;
@@ -139,57 +120,35 @@ bool ended(const Block& b) {
   return std::all_of(b.fibers.begin(), b.fibers.end(), [](const Fiber& f) { return f.done; });
 }
 
-bool all_wait(const Block& b, Wait kind) {
-  return std::all_of(b.fibers.begin(), b.fibers.end(), [kind](const Fiber& f) { return f.done || f.wait == kind; });
-}
-
-void release(Block& b) {
+// Lets go on who met at the block's barrier. False: nobody did.
+bool meet(Block& b) {
+  if (!std::all_of(b.fibers.begin(), b.fibers.end(), [](const Fiber& f) { return f.done || f.wait == Wait::kBlock; })) return false;
   const bool waited = std::any_of(b.fibers.begin(), b.fibers.end(), [](const Fiber& f) { return f.waited; });
   for (Fiber& f : b.fibers) {
     f.wait = Wait::kNone;
     f.waited = waited;
   }
-}
-
-// Lets go on who met at a barrier of a block, or of the cluster. False: nobody did.
-bool meet(Blocks& blocks) {
-  bool met = false;
-  for (Block& b : blocks) {
-    if (ended(b) || !all_wait(b, Wait::kBlock)) continue;
-    release(b);
-    const size_t threads = b.fibers.size(), first = size_t(b.rank) * threads;
-    if (kWatched) b.races->block_met(first, first + threads);
-    met = true;
-  }
-  if (met || !std::all_of(blocks.begin(), blocks.end(), [](const Block& b) { return all_wait(b, Wait::kCluster); })) return met;
-  for (Block& b : blocks) release(b);
-  if (kWatched) blocks[0].races->all_met();
+  if (kWatched) b.races->block_met();
   return true;
 }
 
 // False: threads wait for the kernel's inputs, and others for them.
-bool run_blocks(Blocks& blocks, std::vector<int>& order) {
-  const size_t threads = blocks[0].fibers.size();
-  Straggler straggler;
+bool run_block(Block& b, std::vector<int>& order) {
+  // A thread that runs only when the others cannot go on without it; -1: none.
+  int straggler = -1;
   for (;;) {
-    if (straggler.thread < 0 && dice.below(8) == 0) {
-      straggler = {int(dice.below(blocks.size())), int(dice.below(threads))};
+    if (straggler < 0 && dice.below(8) == 0) straggler = int(dice.below(b.fibers.size()));
+    const bool ran = run_warps(b, order, straggler);
+    if (ended(b)) {
+      if (!b.in_flight.empty()) throw std::runtime_error("emulated kernel: a block ended before its copies had come");
+      return true;
     }
-    bool ran = false, any = false;
-    const size_t turn = dice.below(blocks.size());
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      Block& b = blocks[(turn + i) % blocks.size()];
-      ran = run_warps(b, order, straggler) || ran;
-      if (!ended(b)) any = true;
-      else if (!b.in_flight.empty()) throw std::runtime_error("emulated kernel: a block ended before its copies had come");
-    }
-    if (!any) return true;
-    if (meet(blocks)) continue;
-    if (!ran && straggler.thread >= 0 && !(toss() && land_one(blocks))) {
-      straggler.thread = -1;
-    } else if (!ran && straggler.thread < 0 && waits_for_inputs(blocks)) {
+    if (meet(b)) continue;
+    if (!ran && straggler >= 0 && !(toss() && land_one(b))) {
+      straggler = -1;
+    } else if (!ran && straggler < 0 && waits_for_inputs(b)) {
       return false;
-    } else if (!ran && straggler.thread < 0 && !land_one(blocks)) {
+    } else if (!ran && straggler < 0 && !land_one(b)) {
       throw std::runtime_error("emulated kernel: threads of a block wait at different barriers, or for what never comes");
     }
   }
@@ -281,34 +240,27 @@ void atomic_store(const void* from, void* to, size_t bytes) { std::memcpy(to, fr
 
 bool toss() { return dice.below(2) != 0; }
 
-// Blocks of a kernel, one at a time or those of a cluster, and what they run on.
+// Blocks of a kernel, one after the other, and what they run on.
 class Begun {
  public:
-  explicit Begun(const Launch& launch) : blocks_(launch.cluster), order_(launch.size.x * launch.size.y * launch.size.z) {
-    const size_t threads = order_.size(), count = blocks_.size();
+  explicit Begun(const Launch& launch) : order_(launch.size.x * launch.size.y * launch.size.z) {
+    const size_t threads = order_.size();
     if (threads == 0 || threads > kMaxThreads) throw std::runtime_error("emulated kernel: bad block size");
-    if (launch.grid.x % launch.cluster != 0) throw std::runtime_error("emulated kernel: a grid that is no whole number of clusters");
-    stacks_ = take_stacks(threads * count);
+    stacks_ = take_stacks(threads);
     races_ = take_races();
     const size_t bytes = launch.shared_bytes, room = (bytes + kMostVariables + 2 * kSharedGap + 1023) / 1024 * 1024;
-    shared_.reset(static_cast<unsigned char*>(std::aligned_alloc(1024, room * count)));
-    for (size_t rank = 0; rank < count; ++rank) {
-      Block& b = blocks_[rank];
-      b.shared = shared_.get() + rank * room;
-      forbid(b.shared + bytes, room - bytes);
-      b.grid = launch.grid;
-      b.size = launch.size;
-      b.shared_bytes = bytes;
-      b.room = room;
-      b.most_shared = launch.most_shared;
-      b.body = &launch.body;
-      b.fibers.resize(threads);
-      b.lanes.resize(threads);
-      b.races = races_.get();
-      b.cluster = blocks_.data();
-      b.cluster_size = int(count);
-      b.rank = int(rank);
-    }
+    shared_.reset(static_cast<unsigned char*>(std::aligned_alloc(1024, room)));
+    forbid(shared_.get() + bytes, room - bytes);
+    block_.grid = launch.grid;
+    block_.size = launch.size;
+    block_.shared = shared_.get();
+    block_.shared_bytes = bytes;
+    block_.room = room;
+    block_.most_shared = launch.most_shared;
+    block_.body = &launch.body;
+    block_.fibers.resize(threads);
+    block_.lanes.resize(threads);
+    block_.races = races_.get();
     std::iota(order_.begin(), order_.end(), 0);
   }
   ~Begun() {
@@ -318,42 +270,34 @@ class Begun {
 
   // False: it waits for its inputs.
   bool run(unsigned number, bool inputs_there, const Ahead& ahead) {
+    const dim3 grid = block_.grid, size = block_.size;
     number_ = number;
-    const Restore restore{current_block};
-    if (kWatched) races_->begin(blocks_.size() * order_.size(), blocks_[0].shared, blocks_.size() * blocks_[0].room);
-    for (Block& b : blocks_) prepare(b, inputs_there, ahead);
-    return run_blocks(blocks_, order_);
+    block_.index = dim3(number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y);
+    block_.inputs_there = inputs_there;
+    block_.lets_next_begin = block_.lets_next_run_beside = false;
+    block_.ahead = ahead;
+    block_.seen_by_async.clear();
+    block_.right_sides.clear();
+    if (kWatched) races_->begin(block_.fibers.size(), block_.shared, block_.room);
+    std::memset(block_.shared, 0xff, block_.shared_bytes);
+    for (const SharedVariable& v : block_.variables) std::memset(v.memory, 0xff, v.bytes);
+    const Restore restore{std::exchange(current_block, &block_)};
+    for (unsigned t = 0; t < block_.fibers.size(); ++t) {
+      start(block_.fibers[t], (*stacks_)[t], dim3(t % size.x, t / size.x % size.y, t / size.x / size.y));
+    }
+    return run_block(block_, order_);
   }
   void go_on(const Ahead& ahead) {
-    for (Block& b : blocks_) {
-      b.inputs_there = true;
-      b.ahead = ahead;
-    }
-    const Restore restore{current_block};
-    run_blocks(blocks_, order_);
+    block_.inputs_there = true;
+    block_.ahead = ahead;
+    const Restore restore{std::exchange(current_block, &block_)};
+    run_block(block_, order_);
   }
   unsigned number() const { return number_; }
-  const Block& block() const { return blocks_[0]; }
+  const Block& block() const { return block_; }
 
  private:
   using Stacks = std::unique_ptr<std::deque<Stack>>;
-  void prepare(Block& b, bool inputs_there, const Ahead& ahead) {
-    const unsigned count = unsigned(b.cluster_size), along = b.grid.x / count;
-    b.index = dim3(number_ % along * count + unsigned(b.rank), number_ / along % b.grid.y, number_ / along / b.grid.y);
-    b.inputs_there = inputs_there;
-    b.lets_next_begin = b.lets_next_run_beside = false;
-    b.ahead = ahead;
-    b.seen_by_async.clear();
-    b.right_sides.clear();
-    std::memset(b.shared, 0xff, b.shared_bytes);
-    for (const SharedVariable& v : b.variables) std::memset(v.memory, 0xff, v.bytes);
-    current_block = &b;
-    const dim3 size = b.size;
-    const size_t first = size_t(b.rank) * b.fibers.size();
-    for (unsigned t = 0; t < b.fibers.size(); ++t) {
-      start(b.fibers[t], (*stacks_)[first + t], dim3(t % size.x, t / size.x % size.y, t / size.x / size.y));
-    }
-  }
   static Stacks take_stacks(size_t count) {
     Stacks stacks = spare_stacks.empty() ? std::make_unique<std::deque<Stack>>() : std::move(spare_stacks.back());
     if (!spare_stacks.empty()) spare_stacks.pop_back();
@@ -372,21 +316,20 @@ class Begun {
   Stacks stacks_;
   std::unique_ptr<SharedRaces> races_;
   SharedMemory shared_;
-  std::vector<Block> blocks_;
+  Block block_;
   std::vector<int> order_;
   unsigned number_ = 0;
 };
 thread_local std::vector<Begun::Stacks> Begun::spare_stacks;
 thread_local std::vector<std::unique_ptr<SharedRaces>> Begun::spare_races;
 
-// In a grid.
-static size_t clusters_of(const Launch& launch) { return size_t(launch.grid.x) * launch.grid.y * launch.grid.z / launch.cluster; }
+static size_t blocks_of(const Launch& launch) { return size_t(launch.grid.x) * launch.grid.y * launch.grid.z; }
 
 bool lets_next_begin(const Begun& begun) { return begun.block().lets_next_begin; }
 
 std::shared_ptr<Begun> begin(const Launch& launch) {
   auto begun = std::make_shared<Begun>(launch);
-  begun->run(dice.below(clusters_of(launch)), false, {});
+  begun->run(dice.below(blocks_of(launch)), false, {});
   return begun;
 }
 
@@ -395,7 +338,7 @@ void end_launches(Ahead& ahead) { ahead.running = ahead.unseen = launches + 1; }
 void run(const Launch& launch, Ahead& ahead, Begun* begun) {
   const uint32_t number = ++launches;
   if (!launch.early) ahead.running = ahead.unseen = number;
-  std::vector<unsigned> numbers(clusters_of(launch));
+  std::vector<unsigned> numbers(blocks_of(launch));
   std::iota(numbers.begin(), numbers.end(), 0);
   bool waits = false;
   if (begun) {
@@ -429,19 +372,6 @@ void end_beside() {
   block().waits = true;
   if (!block().inputs_there) wait(Wait::kInputs);
   fiber().waited = true;
-}
-
-const Block* Block::other_with(const void* p) const {
-  for (int i = 0; i < cluster_size; ++i) {
-    if (cluster[i].holds(p)) return &cluster[i];
-  }
-  return nullptr;
-}
-
-bool touch_cluster(Block& b, const void* p) {
-  const Block* const other = b.cluster_size > 1 ? b.other_with(p) : nullptr;
-  if (other != nullptr && ended(*other) && b.fault.empty()) b.fault = "shared memory of a block that has ended";
-  return other != nullptr;
 }
 
 bool Block::is_global(const void* p) const {

@@ -1,7 +1,7 @@
 // CUDA on the CPU for tests: every thread of a block is a fiber, barriers and shuffles yield. Blocks run one after the other in shuffled
 // order, warps as far ahead as they can, in shuffled order too, now and then without one of their threads; shared memory begins as NaN and
 // asynchronous copies land at once or only when somebody waits, by turns: a missing barrier, a dropped wait or a read before a write shows as
-// a wrong result, a divergent barrier as an exception. The blocks of a cluster run by turns. Where launches may begin early, a block of one runs as far as it can before the kernel
+// a wrong result, a divergent barrier as an exception. Where launches may begin early, a block of one runs as far as it can before the kernel
 // ahead of it does. What shows in no order of threads or blocks here, shared_races.h and launch_overlaps.h see. It says nothing of speed, bank
 // conflicts or fences, but for those of Hopper (hopper_emulation.h).
 #pragma once
@@ -33,16 +33,9 @@
   GPU_LAUNCH_AS(false, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
 #define GPU_LAUNCH_EARLY(kernel, grid, block_size, shared_bytes, stream, ...) \
   GPU_LAUNCH_AS(true, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
-#define GPU_LAUNCH_AS(early, kernel, grid, block_size, shared_bytes, stream, ...) \
-  GPU_LAUNCH_WITH(early, 1, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
-#define GPU_LAUNCH_CLUSTERS(cluster, kernel, grid, block_size, shared_bytes, stream, ...) \
-  GPU_LAUNCH_WITH(false, cluster, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
-#define GPU_LAUNCH_EARLY_CLUSTERS(cluster, kernel, grid, block_size, shared_bytes, stream, ...) \
-  GPU_LAUNCH_WITH(true, cluster, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
-#define GPU_LAUNCH_WITH(early, cluster, kernel, grid, block_size, shared_bytes, stream, ...)                          \
-  tandem::gpu_emulation::launch_or_record(                                                                            \
-      (stream), {(grid), (block_size), size_t(shared_bytes), [=] { kernel(__VA_ARGS__); }, early, unsigned(cluster)}, \
-      reinterpret_cast<const void*>(+(kernel)))
+#define GPU_LAUNCH_AS(early, kernel, grid, block_size, shared_bytes, stream, ...)                                                      \
+  tandem::gpu_emulation::launch_or_record((stream), {(grid), (block_size), size_t(shared_bytes), [=] { kernel(__VA_ARGS__); }, early}, \
+                                          reinterpret_cast<const void*>(+(kernel)))
 #define GPU_UNROLL
 #define GPU_UNROLL_1
 #define GPU_UNROLL_2
@@ -72,7 +65,7 @@ using cudaStream_t = void*;
 namespace tandem::gpu_emulation {
 
 // kShow: for a warp whose threads show each other something, which orders nothing else.
-enum class Wait { kNone, kBlock, kCluster, kWarp, kShow, kBarrier, kInputs };
+enum class Wait { kNone, kBlock, kWarp, kShow, kBarrier, kInputs };
 
 struct Copy {
   void* to;
@@ -165,15 +158,9 @@ struct Block {
   bool lets_next_run_beside = false;  // the next kernel may begin before this one's inputs are there
   Ahead ahead;                        // of the kernel
   int votes = 0;                      // of __syncthreads_or
-  SharedRaces* races = nullptr;       // of all blocks of the cluster, whose threads have numbers there
-  Block* cluster = nullptr;           // its blocks, this one among them
-  int cluster_size = 1, rank = 0;
-
-  int agent() const { return rank * int(fibers.size()) + current; }
+  SharedRaces* races = nullptr;
 
   bool holds(const void* p) const { return size_t(static_cast<const unsigned char*>(p) - shared) < room; }
-  // Another block of its cluster, in whose shared memory that is; null if there is none.
-  const Block* other_with(const void* p) const;
   // Whether it is the device's memory.
   bool is_global(const void* p) const;
 };
@@ -189,13 +176,12 @@ struct Launch {
   dim3 grid, size;
   size_t shared_bytes;
   std::function<void()> body;
-  bool early;            // its blocks may begin while the kernels before it on the stream run
-  unsigned cluster = 1;  // so many blocks, beside each other along x, run at the same time
+  bool early;  // its blocks may begin while the kernels before it on the stream run
   size_t most_shared = size_t(48) << 10;
 };
 
 class Begun;
-// One block of it (or cluster), any of them, as far as it comes without what the kernels before write.
+// One block of it, any of them, as far as it comes without what the kernels before write.
 std::shared_ptr<Begun> begin(const Launch& launch);
 // Whether the next launch may begin too.
 bool lets_next_begin(const Begun& begun);
@@ -205,8 +191,6 @@ void run(const Launch& launch, Ahead& ahead, Begun* begun = nullptr);
 // Nothing that was launched before still runs.
 void end_launches(Ahead& ahead);
 // Before a thread reads or writes the device's memory.
-// Whether that is in the shared memory of another block of the cluster, which must not have ended.
-bool touch_cluster(Block& block, const void* p);
 void touch_global(Block& block, const void* p, size_t bytes, bool writes, const void* where);
 
 // To be done in a stream's turn.
@@ -261,7 +245,7 @@ void begin_beside();
 void end_beside();
 
 void wait(Wait kind);
-// By what a thread of another block did here.
+// With that block as the one whose threads run.
 void run_within(Block& block, const std::function<void()>& body);
 // Whether any thread of the block says so.
 int vote_any(bool own);

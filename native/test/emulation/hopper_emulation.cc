@@ -32,13 +32,8 @@ void settle(Barrier& b) {
   if (kWatched) block().races->phase_ended(&b);
 }
 
-// The same place of another block of the cluster.
-template <class T>
-T* place_in(Block& b, T* own) {
-  return reinterpret_cast<T*>(b.shared + shared_address(own));
-}
-
-void copy_box(Block& b, uint32_t to, const TensorMap& map, Barrier& barrier, int first_column, int first_row) {
+void copy_box(uint32_t to, const TensorMap& map, Barrier& barrier, int first_column, int first_row) {
+  Block& b = block();
   unsigned char* const seen = changed_for_async(b);
   for (int r = 0; r < map.box_rows; ++r) {
     for (int c = 0; c < kSwizzleBytes / 2; ++c) {
@@ -114,7 +109,7 @@ void rows_of_quad(const uint32_t* registers, float (&rows)[2][16]) {
 void watch(const GroupProduct& product, uint32_t number) {
   Block& b = block();
   auto reads = [&](uint32_t address, size_t bytes) {
-    if (size_t(address) + bytes <= b.shared_bytes) b.races->product_read(b.agent(), number, b.shared + address, bytes);
+    if (size_t(address) + bytes <= b.shared_bytes) b.races->product_read(b.current, number, b.shared + address, bytes);
   };
   if (!product.rows) {
     const Described a(b, product.a, false);
@@ -182,7 +177,7 @@ void multiply(const GroupProduct& product) {
 }  // namespace
 
 void barrier_init(Barrier* barrier, int count) {
-  if (kWatched) block().races->write(block().agent(), barrier, sizeof *barrier, __builtin_return_address(0));
+  if (kWatched) block().races->write(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
   *barrier = {count, count, 0, 0};
   block().unfenced.push_back(barrier);
 }
@@ -190,12 +185,12 @@ void barrier_init(Barrier* barrier, int count) {
 // Who comes later changes nothing.
 void store_same(uint4* to, uint4 value) {
   if (std::memcmp(to, &value, sizeof value) == 0) return;
-  if (kWatched) block().races->write(block().agent(), to, sizeof *to, __builtin_return_address(0), Access::kSame);
+  if (kWatched) block().races->write(block().current, to, sizeof *to, __builtin_return_address(0), Access::kSame);
   *to = value;
 }
 
 void shared_writes_fence() {
-  if (kWatched) block().races->fenced(block().agent());
+  if (kWatched) block().races->fenced(block().current);
   std::memcpy(changed_for_async(block()), block().shared, block().shared_bytes);
 }
 
@@ -203,8 +198,8 @@ void barrier_init_fence() { block().unfenced.clear(); }
 
 void barrier_arrive(Barrier* barrier) {
   if (kWatched) {
-    block().races->atomic(block().agent(), barrier, sizeof *barrier, __builtin_return_address(0));
-    block().races->arrived(block().agent(), barrier);
+    block().races->atomic(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
+    block().races->arrived(block().current, barrier);
   }
   if (--barrier->pending < 0) block().fault = "more arrivals at a barrier than it counts";
   settle(*barrier);
@@ -216,9 +211,9 @@ void barrier_expect(Barrier* barrier, int bytes) {
 }
 
 void barrier_wait(Barrier* barrier, int parity) {
-  if (kWatched) block().races->atomic(block().agent(), barrier, sizeof *barrier, __builtin_return_address(0));
+  if (kWatched) block().races->atomic(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
   if (barrier->passed(parity)) {
-    if (kWatched) block().races->waited(block().agent(), barrier, barrier->phase);
+    if (kWatched) block().races->waited(block().current, barrier, barrier->phase);
     return;
   }
   fiber().barrier = barrier;
@@ -226,36 +221,19 @@ void barrier_wait(Barrier* barrier, int parity) {
   wait(Wait::kBarrier);
 }
 
-void barrier_arrive_at(Barrier* barrier, int rank) { barrier_arrive(place_in(block().cluster[rank], barrier)); }
-
-void cluster_meet() { wait(Wait::kCluster); }
-
-int cluster_rank() { return block().rank; }
-
 void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column, int row) {
-  bulk_load_to(block(), shared, map, barrier, column, row);
-}
-
-void bulk_load_all(void* shared, const TensorMap* map, Barrier* barrier, int column, int row) {
-  for (int rank = 0; rank < block().cluster_size; ++rank) {
-    Block& to = block().cluster[rank];
-    bulk_load_to(to, place_in(to, shared), map, place_in(to, barrier), column, row);
-  }
-}
-
-void bulk_load_to(Block& to_block, void* shared, const TensorMap* map, Barrier* barrier, int column, int row) {
   Block& b = block();
-  const uint32_t to = uint32_t(static_cast<unsigned char*>(shared) - to_block.shared);
+  const uint32_t to = shared_address(shared);
   if (to % (8 * kSwizzleBytes) != 0) b.fault = "a bulk copy to where no pattern of the swizzle begins";
-  if (std::find(to_block.unfenced.begin(), to_block.unfenced.end(), barrier) != to_block.unfenced.end())
+  if (std::find(b.unfenced.begin(), b.unfenced.end(), barrier) != b.unfenced.end())
     b.fault = "a bulk copy with a barrier that it may not see";
-  if (kWatched) b.races->bulk_issued(b.agent(), shared, size_t(map->box_rows) * kSwizzleBytes, barrier, barrier->phase);
+  if (kWatched) b.races->bulk_issued(b.current, shared, size_t(map->box_rows) * kSwizzleBytes, barrier, barrier->phase);
   for (int r = 0; kWatched && r < map->box_rows; ++r) {
     const int64_t from = int64_t(row) + r, columns = std::min<int64_t>(kSwizzleBytes / 2, map->columns - column);
     if (from < 0 || from >= map->rows || columns <= 0) continue;
     touch_global(b, static_cast<const uint16_t*>(map->data) + from * map->ld + column, size_t(columns) * 2, false, nullptr);
   }
-  auto copy = [=, map = *map, &to_block] { copy_box(to_block, to, map, *barrier, column, row); };
+  auto copy = [=, map = *map] { copy_box(to, map, *barrier, column, row); };
   if (toss()) copy();
   else b.in_flight.push_back(copy);
 }
@@ -288,13 +266,13 @@ void wgmma_land(int pending) {
   Block& b = block();
   Fiber& f = fiber();
   while (int(f.products.size()) > pending) {
-    if (kWatched && b.races->first_of_warp(b.agent(), f.products_landed + 1)) {
+    if (kWatched && b.races->first_of_warp(b.current, f.products_landed + 1)) {
       for (const GroupProduct& product : f.products.front()) watch(product, f.products_landed + 1);
     }
     for (const GroupProduct& product : f.products.front()) multiply(product);
     f.products.erase(f.products.begin());
     ++f.products_landed;
-    if (kWatched) b.races->product_landed(b.agent(), f.products_landed);
+    if (kWatched) b.races->product_landed(b.current, f.products_landed);
   }
 }
 

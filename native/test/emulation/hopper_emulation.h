@@ -1,8 +1,7 @@
 // What kernels use of sm_90 alone: mbarriers, bulk copies of tensors (TMA) and products of four warps (wgmma), by the PTX ISA's layouts. A
 // bulk copy lands at once or only when no thread can go on, by turns. A wgmma reads shared memory and registers and writes its sums only
 // when its group is waited for: a dropped wait leaves the old sums, a stage that is given back too early is read after it was filled anew.
-// What threads themselves wrote to shared memory it does not see before a fence, though here one thread's is enough for all. Blocks of a cluster
-// arrive at each other's mbarriers, and a bulk copy may go to all of them.
+// What threads themselves wrote to shared memory it does not see before a fence, though here one thread's is enough for all.
 #pragma once
 #include "emulation/gpu_emulation.h"
 
@@ -29,21 +28,7 @@ void barrier_expect(Barrier* barrier, int bytes);
 // Until the phase of that parity has ended.
 void barrier_wait(Barrier* barrier, int parity);
 
-// The barrier at that place of another block of the cluster.
-void barrier_arrive_at(Barrier* barrier, int rank);
-// All threads of the cluster that have not ended.
-void cluster_meet();
-// To be read before that block ends.
-template <class T>
-const T* cluster_place(const T* own, int rank) {
-  return reinterpret_cast<const T*>(block().cluster[rank].shared + shared_address(own));
-}
-int cluster_rank();
-
 void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column, int row);
-// To that place of every block of the cluster, with each one's barrier.
-void bulk_load_all(void* shared, const TensorMap* map, Barrier* barrier, int column, int row);
-void bulk_load_to(Block& block, void* shared, const TensorMap* map, Barrier* barrier, int column, int row);
 // Its box of each panel and half of the rows, one behind the other.
 void bulk_load_panels(void* shared, const TensorMap* map, Barrier* barrier, int panel, int row);
 inline void bulk_load_once(void* shared, const TensorMap* map, Barrier* barrier, int column, int row) {

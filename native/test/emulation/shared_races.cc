@@ -234,23 +234,13 @@ void SharedRaces::product_landed(int thread, uint32_t number) {
   threads_[size_t(thread)].products = number;
 }
 
-void SharedRaces::all_met() {
+void SharedRaces::block_met() {
   if (!meetings_.empty()) {
     std::vector<uint32_t> phases;
     for (const Thread& t : threads_) take_larger(phases, t.known.phases);
     for (Thread& t : threads_) t.known.phases = phases;
   }
   ++generation_;
-}
-
-void SharedRaces::block_met(size_t first, size_t end) {
-  if (end - first == threads_.size()) return all_met();
-  Knowledge all;
-  for (size_t t = first; t < end; ++t) tell(all, int(t));
-  for (size_t t = first; t < end; ++t) {
-    threads_[t].known = all;
-    ++threads_[t].clock;
-  }
 }
 
 void SharedRaces::warp_met(int first) {

@@ -1,5 +1,5 @@
 // Whether what threads of a block do to the same shared memory is ordered, whatever the order in which they happened to do it: each thread
-// has a clock, and knows others' as far as barriers, warps' meetings and mbarriers told it; so have those of a cluster's blocks. Of two accesses, of which one writes, the later
+// has a clock, and knows others' as far as barriers, warps' meetings and mbarriers told it. Of two accesses, of which one writes, the later
 // one's thread must know of the first. Asynchronous copies and products are accesses of their own, known to who waited for them. It sees
 // every access of kernels that are compiled with -fsanitize=thread, whose callbacks it answers; shuffles and votes of a warp order nothing.
 #pragma once
@@ -43,7 +43,7 @@ enum class Access : uint8_t {
 
 class SharedRaces {
  public:
-  // Another block, or cluster of them, of which nothing has run. Threads are numbered through all of its blocks.
+  // Another block, of which nothing has run.
   void begin(size_t threads, const unsigned char* memory, size_t bytes);
 
   // Of threads, with where in the program.
@@ -62,9 +62,7 @@ class SharedRaces {
   void fenced(int thread) { threads_[size_t(thread)].fenced = threads_[size_t(thread)].clock++; }
 
   // What orders them.
-  void all_met();
-  // Those of one block of several.
-  void block_met(size_t first, size_t end);
+  void block_met();
   void warp_met(int first);
   void arrived(int thread, const void* barrier);
   void phase_ended(const void* barrier);
