@@ -133,6 +133,9 @@ test.each([
 test.each(['whole', 'stalled'])(
   'a body that is refused while it comes is read on where its connection ends with the answer (%s)',
   async (rest) => {
+    await server.close();
+    // So long that it is not what ends the connection.
+    server = await startTestServer({ requestTimeoutMs: 600_000 });
     const bytes = server.deps.settings.maxBodyBytes + 1;
     const head = `Host: a\r\nAuthorization: Bearer ${KEY}\r\nContent-Type: application/json\r\nConnection: close`;
     const socket = open(`POST ${CHAT} HTTP/1.1\r\n${head}\r\nContent-Length: ${bytes}\r\n\r\n`);

@@ -200,7 +200,8 @@ describe('an argument', () => {
     const choices = [extensions.open(asked) ?? {}, extensions.open(asked) ?? {}];
     for (const advice of extensions.advise(choices.map((adviser) => ({ adviser, outputs: Int32Array.of() }))))
       expect(advice).toEqual({ error: expect.stringContaining("The extension 'takes' failed: Cannot") as string });
-    expect(caught(() => extensions.check(values))).toBeInstanceOf(ExtensionArgumentError);
-    expect(values).toEqual({ takes: [7, 8, 9] });
+    const unopened = { takes: [7, 8, 9] };
+    expect(caught(() => extensions.check(unopened))).toBeInstanceOf(ExtensionArgumentError);
+    for (const each of [values, unopened]) expect(each).toEqual({ takes: [7, 8, 9] });
   });
 });
