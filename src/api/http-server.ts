@@ -190,7 +190,7 @@ function answerTimeout(req: IncomingMessage, res: ServerResponse): void {
     'Content-Length': Buffer.byteLength(body),
     Connection: 'close',
   });
-  res.end(body, () => req.socket.destroy());
+  res.end(body);
 }
 
 interface ParserError extends Error {

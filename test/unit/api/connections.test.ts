@@ -158,3 +158,24 @@ test.each(['whole', 'stalled'])(
   },
   30_000,
 );
+
+test('a body that comes too late is read on behind its answer, and its request is not run', async () => {
+  const bytes = chat(false);
+  const socket = open(bytes.slice(0, -20));
+  let answer = '';
+  const told: string[] = [];
+  socket.on('data', (chunk: Buffer) => (answer += chunk.toString('latin1')));
+  socket.on('error', (error: NodeJS.ErrnoException) => told.push(error.code ?? '?'));
+  socket.on('end', () => told.push('end'));
+  await vi.waitFor(() => expect(told).toEqual(['end']), { timeout: 10_000 });
+  expect(answer).toMatch(/^HTTP\/1.1 408 [^]*\}$/);
+  for (const byte of bytes.slice(-20)) {
+    socket.write(byte);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+  expect(told).toEqual(['end']);
+  let closed = false;
+  socket.once('close', () => (closed = true));
+  await vi.waitFor(() => socket.write('\r\n') && expect(closed).toBe(true), { timeout: 15_000, interval: 100 });
+  expect(server.sessions.generations).toEqual([]);
+}, 30_000);
