@@ -16,9 +16,11 @@ export interface PullOptions {
 export async function pullBlocks(peer: PeerAddress, request: PullRequest, options: PullOptions): Promise<void> {
   const { secret, timeoutMs } = options;
   const socket = connect({ ...clientTls(secret), host: peer.host, port: peer.port });
-  const stop = () => socket.destroy(new Error('The request was aborted.'));
-  const tooLong = () => socket.destroy(new Error('It took longer than --kv-transfer-timeout-ms.'));
-  const timer = setTimeout(tooLong, timeoutMs);
+  // What is written from then on fails by something else.
+  let stopped = null as Error | null;
+  const end = (why: string) => socket.destroy((stopped ??= new Error(why)));
+  const stop = () => end('The request was aborted.');
+  const timer = setTimeout(() => end('It took longer than --kv-transfer-timeout-ms.'), timeoutMs);
   options.signal.addEventListener('abort', stop, { once: true });
   if (options.signal.aborted) stop();
   try {
@@ -26,7 +28,8 @@ export async function pullBlocks(peer: PeerAddress, request: PullRequest, option
     // Errors reach the reader through the frames.
     socket.on('error', () => {});
     await converse(new FrameSocket(socket), request, options);
-  } catch (error) {
+  } catch (failure) {
+    const error = stopped ?? failure;
     throw new Error(`${addressText(peer)}: ${error instanceof Error ? error.message.trim() : String(error)}`);
   } finally {
     clearTimeout(timer);

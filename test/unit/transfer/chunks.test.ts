@@ -109,6 +109,28 @@ it('a pull that nobody wants any more when its turn comes ends at once; one that
   await expect.poll(() => given).toEqual([false]);
 });
 
+it('a pull whose time is over while its blocks are written says so', async () => {
+  const lend = () => ({ pages: Int32Array.of(1), tokens: 't', giveBack: () => {} });
+  const read = () => Promise.resolve(new Uint8Array(IDENTITY.pageBytes));
+  const server = new PullServer(
+    { identity: IDENTITY, engineId: 'e', lend, read },
+    { secret: SECRET, timeoutMs: 600_000, log: () => {} },
+  );
+  onTestFinished(() => server.close());
+  const peer = { host: '127.0.0.1', port: await server.listen({ host: '127.0.0.1', port: 0 }) };
+  const asked = { identity: IDENTITY, engineId: 'e', blockIds: [1], scope: 's', tokens: 't', skip: 0, count: 1 };
+  const { signal } = new AbortController();
+  let isTaken = false;
+  const take = () => {
+    isTaken = true;
+    return new Promise<void>((resolve) => setTimeout(resolve, 5000));
+  };
+  await expect(pullBlocks(peer, asked, { secret: SECRET, timeoutMs: 3000, signal, take })).rejects.toThrow(
+    'It took longer than --kv-transfer-timeout-ms.',
+  );
+  expect(isTaken).toBe(true);
+});
+
 it('a holder listens to a peer for so long, and to so many at once', async () => {
   const source = {
     identity: IDENTITY,
