@@ -1,5 +1,5 @@
 /** Opens the database of a data directory and brings it to the newest schema. SQL runs on a thread of its own. */
-import { existsSync } from 'node:fs';
+import { accessSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Kysely, Migrator, sql, type CompiledQuery } from 'kysely';
@@ -22,8 +22,14 @@ export class Database {
     this.db = new Kysely<Tables>({ dialect: sqliteThreadDialect(client) });
   }
 
+  /** Also where another user's folder does not show it: whoever opens it then is told so. */
   static exists(dataDir: string): boolean {
-    return existsSync(join(dataDir, FILE));
+    try {
+      accessSync(join(dataDir, FILE));
+      return true;
+    } catch (error) {
+      return (error as NodeJS.ErrnoException).code === 'EACCES';
+    }
   }
 
   /** For the server, which holds the directory's lock. */

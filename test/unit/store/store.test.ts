@@ -180,12 +180,19 @@ test('a lock file that cannot be opened, or is something else, is named', () => 
 
 /** What goes wrong for another user; only root can become one. */
 function asNobody(call: string): string {
-  const module = (name: string) => pathToFileURL(resolve(`dist/control/store/${name}.js`)).href;
+  const module = (name: string) => pathToFileURL(resolve(`dist/${name}.js`)).href;
   // With SQLite loaded before: whoever it becomes may read nothing of ours.
   const code = `import Sqlite from 'better-sqlite3';
     new Sqlite(':memory:').close();
-    const { DataDirLock } = await import('${module('data-dir-lock')}');
-    const { Database } = await import('${module('database')}');
+    const { Command } = await import('commander');
+    const { DataDirLock } = await import('${module('control/store/data-dir-lock')}');
+    const { Database } = await import('${module('control/store/database')}');
+    const { addKeysCommand } = await import('${module('cli/keys')}');
+    const keys = (...args) => {
+      const program = new Command();
+      addKeysCommand(program, console.log);
+      return program.parseAsync(['keys', ...args], { from: 'user' });
+    };
     if (process.getuid() === 0) process.setuid(65534);
     await ${call}(process.argv[1]);`;
   const args = ['--input-type=module', '-e', code, directory];
@@ -215,6 +222,13 @@ test.runIf(process.getuid?.() === 0)('files of another user are told with whose 
     expect(asNobody('DataDirLock.acquire')).toContain(end(basename(directory)));
   }
   await withDatabase(() => Promise.resolve());
+  // As the server has made it: it does not even show what is in it.
+  chmodSync(directory, 0o700);
+  for (const command of ["'list'", "'revoke', 'id'", "'create'"]) {
+    const told = asNobody(`((path) => keys(${command}, '--data-dir', path))`);
+    expect(told).toContain(start(path));
+    expect(told).toContain(end(basename(directory)));
+  }
   chmodSync(directory, 0o777);
   expect(asNobody('Database.open')).toContain(start(path));
   expect(asNobody('Database.open')).toContain(end('tandem.db'));
