@@ -36,6 +36,8 @@ export type IsUpload = (method: string, path: string) => boolean;
 export class HttpServer {
   readonly #server: Server;
   readonly #options: HttpServerOptions;
+  /** Whose answers have not been taken to their end. */
+  readonly #open = new Set<ServerResponse>();
   #accepted = 0;
 
   constructor(app: Koa, options: HttpServerOptions, isUpload: IsUpload = () => false) {
@@ -57,6 +59,8 @@ export class HttpServer {
       lastRequests.set(req.socket, req);
       limitArrival(req, res, options.requestTimeoutMs, isUpload);
       closeWithConnection(req, res);
+      this.#open.add(res);
+      res.once('close', () => this.#open.delete(res));
       void handle(req, res);
     };
     this.#server.on('request', onRequest);
@@ -66,6 +70,7 @@ export class HttpServer {
     this.#server.maxHeadersCount = 0;
     this.#server.maxConnections = MAX_CONNECTIONS;
     this.#server.on('clientError', answerClientError);
+    this.#spareReaders();
     this.#server.on('connection', (socket: Socket) => {
       this.#accepted++;
       closeBehindBody(socket);
@@ -105,9 +110,22 @@ export class HttpServer {
     clearInterval(idle);
     clearTimeout(cut);
   }
+
+  /** A connection is idle for Node as soon as its answer has been ended, and would be cut though its reader is slow and has not got all of it. */
+  #spareReaders(): void {
+    const closeIdle = this.#server.closeIdleConnections.bind(this.#server);
+    this.#server.closeIdleConnections = () => {
+      if (![...this.#open].some((response) => response.writableEnded)) closeIdle();
+    };
+  }
 }
 
 const lastRequests = new WeakMap<Socket, IncomingMessage>();
+
+/** Whether no other request has been sent ahead behind it, whose answer would be lost if this one's ended the connection. */
+export function isLastOfConnection(request: IncomingMessage): boolean {
+  return (lastRequests.get(request.socket) ?? request) === request;
+}
 
 /**
  * Node closes a connection at once behind an answer that ends it. What still comes of its request would meet a reset, which can take the answer

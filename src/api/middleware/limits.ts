@@ -2,6 +2,7 @@
 import type { Middleware } from 'koa';
 import type { ApiDeps } from '../deps.ts';
 import { ApiError } from '../errors.ts';
+import { isLastOfConnection } from '../http-server.ts';
 import { ReaderWatch } from '../reader-watch.ts';
 
 const MAX_HEADERS = 128;
@@ -27,12 +28,12 @@ export function cutStalledReaders(idleMs: number): Middleware {
   };
 }
 
-/** While draining, connections close after their answer. */
+/** While draining, connections close after their last answer. */
 export function closeWhenDraining(draining: () => boolean): Middleware {
   return async (ctx, next) => {
     if (draining()) ctx.set('Connection', 'close');
     await next();
-    if (draining() && !ctx.res.headersSent) ctx.set('Connection', 'close');
+    if (draining() && !ctx.res.headersSent && isLastOfConnection(ctx.req)) ctx.set('Connection', 'close');
   };
 }
 

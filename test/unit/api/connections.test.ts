@@ -73,6 +73,52 @@ test('a stream that waits behind another, and piles up, ends with its generation
   await aborted([true, true]);
 });
 
+test('what was sent ahead on a connection is answered while the server drains; the last answer ends it', async () => {
+  await server.close();
+  let isDraining = false;
+  server = await startTestServer({}, { draining: () => isDraining });
+  let finish: () => void = () => undefined;
+  const told = new Promise<void>((resolve) => (finish = resolve));
+  server.sessions.script = async function* () {
+    await told;
+    yield delta({ text: 'last', tokenIds: [1], finish: 'stop' });
+  };
+  const socket = open(chat(false).repeat(3));
+  let answer = '';
+  socket.on('data', (chunk: Buffer) => (answer += chunk.toString('latin1')));
+  const ended = new Promise((resolve) => socket.once('end', resolve));
+  await generations(3);
+  isDraining = true;
+  finish();
+  await ended;
+  expect(answer.match(/HTTP\/1.1 200/g)).toHaveLength(3);
+  expect(answer.match(/Connection: close/g)).toHaveLength(1);
+});
+
+test.each([false, true])('a drain waits for a slow reader of what has been answered (stream: %s)', async (stream) => {
+  await server.close();
+  server = await startTestServer();
+  const text = 'x'.repeat(8 * 2 ** 20);
+  server.sessions.script = async function* () {
+    yield delta({ text, tokenIds: [1], finish: 'stop' });
+  };
+  const socket = open(chat(stream));
+  let size = 0;
+  socket.pause();
+  socket.on('data', (chunk: Buffer) => (size += chunk.length));
+  const ended = new Promise((resolve) => socket.once('close', resolve));
+  await generations(1);
+  // Until it has been written as far as the reader takes it.
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  const drained = server.close(60_000);
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  socket.resume();
+  await drained;
+  socket.end();
+  await ended;
+  expect(size).toBeGreaterThan(text.length);
+});
+
 test('a drain for longer than a timer can wait cuts nothing early', async () => {
   let finish: () => void = () => undefined;
   const told = new Promise<void>((resolve) => (finish = resolve));
