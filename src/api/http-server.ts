@@ -38,6 +38,7 @@ export class HttpServer {
   readonly #options: HttpServerOptions;
   /** Whose answers have not been taken to their end. */
   readonly #open = new Set<ServerResponse>();
+  readonly #sockets = new Set<Socket>();
   #accepted = 0;
 
   constructor(app: Koa, options: HttpServerOptions, isUpload: IsUpload = () => false) {
@@ -73,6 +74,8 @@ export class HttpServer {
     this.#spareReaders();
     this.#server.on('connection', (socket: Socket) => {
       this.#accepted++;
+      this.#sockets.add(socket);
+      socket.once('close', () => this.#sockets.delete(socket));
       closeBehindBody(socket);
     });
   }
@@ -104,7 +107,11 @@ export class HttpServer {
 
   /** Takes no new connection and resolves when the last one has ended; after the time they are cut. */
   async drain(timeoutMs: number): Promise<void> {
-    const idle = setInterval(() => this.#server.closeIdleConnections(), CLOSE_IDLE_INTERVAL_MS);
+    const idle = setInterval(() => {
+      this.#server.closeIdleConnections();
+      // Those that have not said anything yet Node takes for busy.
+      for (const socket of this.#sockets) if (socket.bytesRead === 0) socket.destroy();
+    }, CLOSE_IDLE_INTERVAL_MS);
     const cut = setTimeout(() => this.#server.closeAllConnections(), Math.min(timeoutMs, MAX_TIMER_MS));
     await new Promise<void>((resolve) => this.#server.close(() => resolve()));
     clearInterval(idle);

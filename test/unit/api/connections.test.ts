@@ -95,6 +95,15 @@ test('what was sent ahead on a connection is answered while the server drains; t
   expect(answer.match(/Connection: close/g)).toHaveLength(1);
 });
 
+test('a connection on which nothing has been sent holds up no drain', async () => {
+  const socket = connect({ port: server.port, host: '127.0.0.1' });
+  sockets.push(socket);
+  await server.call('/health');
+  const begun = performance.now();
+  await server.close(30_000);
+  expect(performance.now() - begun).toBeLessThan(20_000);
+});
+
 test.each([false, true])('a drain waits for a slow reader of what has been answered (stream: %s)', async (stream) => {
   await server.close();
   server = await startTestServer();
