@@ -1099,8 +1099,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/sampling/processed.h',
-        search: 'i < edit_count(a, p); i += kFinishThreads',
-        replace: 'i < 0 * edit_count(a, p); i += kFinishThreads',
+        search: 'i < count; i += kFinishThreads',
+        replace: 'i < 0 * count; i += kFinishThreads',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1265,7 +1265,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/attention/attention_wgmma.cu',
-        search: '  barrier_wait(&c.empty[turn.stage], turn.parity ^ 1);\n',
+        search: '  barrier_wait(&team.control.empty[turn.stage], turn.parity ^ 1);\n',
         replace: '',
       },
     ],
@@ -1276,7 +1276,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/attention/attention_wgmma.cu',
-        search: '    barrier_wait(&control<kDim>().full[turn.stage], turn.parity);\n',
+        search: '    barrier_wait(&team.control.full[turn.stage], turn.parity);\n',
         replace: '',
       },
     ],
@@ -1305,12 +1305,23 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: teams of a block take the items of one of them',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_wgmma.cu',
+        search: 'int number = team.number * int(gridDim.x) + int(blockIdx.x);',
+        replace: 'int number = int(blockIdx.x);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: decode on Hopper passes an item over',
     edits: [
       {
         file: 'native/cuda/attention/attention_wgmma.cu',
-        search: 'number = int(gridDim.x) + __shfl_sync',
-        replace: 'number = int(gridDim.x) + 1 + __shfl_sync',
+        search: 'number = P::kTeams * int(gridDim.x) + __shfl_sync',
+        replace: 'number = P::kTeams * int(gridDim.x) + 1 + __shfl_sync',
       },
     ],
     tests: ['native/test/cuda'],
