@@ -21,12 +21,15 @@ export class BodyReader {
   readonly #maxBytes: number;
   readonly #inFlight: SharedBound;
   readonly #turns = new ParseTurns();
+  /** Of requests that have been parsed and may still need what they brought. */
+  readonly #held = new WeakMap<Context, HeldBytes>();
 
   constructor(maxBytes: number) {
     this.#maxBytes = maxBytes;
     this.#inFlight = new SharedBound(IN_FLIGHT_BODIES * maxBytes);
   }
 
+  /** The body's bytes stay booked until `leave`, or until the request is over: what was made of them is held for as long. */
   async json(ctx: Context): Promise<unknown> {
     if (!isJson(ctx)) {
       throw new ApiError('invalid_body', "Unsupported Media Type: Only 'application/json' is allowed");
@@ -38,11 +41,18 @@ export class BodyReader {
       const parse = () => parseExactJson(decode(body.bytes()), EXACT_FIELDS);
       return await this.inTurn(entity, body.length, () => {
         if (ctx.res.closed || ctx.res.destroyed) throw new ClientGoneError();
-        return parse();
+        const parsed = parse();
+        this.#keep(ctx, entity, body.length);
+        return parsed;
       });
     } finally {
       this.#inFlight.add(entity, -body.capacity);
     }
+  }
+
+  /** The request goes on without its body. Idempotent. */
+  leave(ctx: Context): void {
+    this.#held.get(ctx)?.release();
   }
 
   /** For what is read from elsewhere as if the request had brought it. */
@@ -56,6 +66,17 @@ export class BodyReader {
   /** Work on so many bytes of JSON: at once where they are few, else when it is the entity's turn. */
   async inTurn<Result>(entity: string, bytes: number, work: () => Result): Promise<Result> {
     return bytes <= SMALL_BYTES ? work() : this.#turns.run(entity, work);
+  }
+
+  /** There is room: more than that is booked for the buffer, until the caller gives it back. */
+  #keep(ctx: Context, entity: string, bytes: number): void {
+    const held = new HeldBytes(
+      (more) => this.#inFlight.add(entity, more),
+      (fewer) => this.#inFlight.add(entity, -fewer),
+    );
+    held.reserve(bytes);
+    this.#held.set(ctx, held);
+    ctx.res.once('close', () => held.release());
   }
 
   /**

@@ -44,6 +44,7 @@ async function begin(ctx: Context, deps: RouteDeps): Promise<Begun> {
   const { input, model, envelope, shape } = await read(ctx, deps);
   const watch = new ClientWatch(ctx.res);
   const run = recordSamples(deps, envelope.id, input, await startRun(deps, input, model, watch.signal));
+  deps.bodies.leave(ctx);
   return { shape, tenant: input.tenant, scored: input.sampling.promptLogprobs, envelope, run, watch };
 }
 

@@ -53,6 +53,7 @@ async function begin(ctx: Context, deps: RouteDeps): Promise<Begun> {
   if (input === undefined) throw new Error('A completion without a prompt.');
   const watch = new ClientWatch(ctx.res);
   const runs = await startRuns(deps, request.inputs, request.model, watch.signal);
+  deps.bodies.leave(ctx);
   // All prompts share sampling.
   const scored = input.sampling.promptLogprobs;
   const prompts = promptParts(deps, request, runs, scored);

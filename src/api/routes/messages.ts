@@ -51,6 +51,7 @@ async function begin(ctx: Context, deps: RouteDeps) {
   const { facts, input, model, isStreamed } = await read(ctx, deps);
   const watch = new ClientWatch(ctx.res);
   const run = recordSamples(deps, facts.id, input, await startRun(deps, input, model, watch.signal));
+  deps.bodies.leave(ctx);
   return { facts, tenant: input.tenant, run, watch, isStreamed };
 }
 

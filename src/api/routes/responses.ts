@@ -93,6 +93,7 @@ async function begin(ctx: Context, deps: RouteDeps) {
   reportIgnored(ctx, raw, responsesFields, RESPONSES_NESTED_FIELDS);
   const watch = new ClientWatch(ctx.res);
   const { run, own, serviceTier } = await start(ctx, deps, wishes, token, watch.signal);
+  deps.bodies.leave(ctx);
   const createdAt = Math.floor(Date.now() / 1000);
   const identity = { id: idOf(token), createdAt, model: wishes.model.displayName, store, serviceTier };
   const isStreamed = body.stream === true;

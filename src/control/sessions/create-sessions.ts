@@ -4,6 +4,7 @@ import type { AdapterRef, TrainingEngine } from '../engine/training.ts';
 import { CHARS_PER_TOKEN } from '../json-weight.ts';
 import type { GenerationDefaults } from '../models/model.ts';
 import type { SamplingSpec } from '../engine/native.ts';
+import { SharedBound } from '../shared-bound.ts';
 import { BeamGeneration } from './beam-search.ts';
 import { checkSearch } from './beams.ts';
 import { ChoiceStream, type ChoiceRules } from './choice-stream.ts';
@@ -47,6 +48,7 @@ const PROMPT_END_TOKENS = 16;
 const MIN_WAITING_RENDERS = 1024;
 /** Four bodies of the default size. */
 const MIN_WAITING_CHARS = 2 ** 26;
+const RETRY_AFTER_SECONDS = 1;
 
 /** Sessions whose template and tokenizer also serve training. */
 export interface ModelSessionsHandle extends Sessions {
@@ -56,12 +58,13 @@ export interface ModelSessionsHandle extends Sessions {
 export async function createSessions(options: SessionsOptions): Promise<ModelSessionsHandle> {
   const tokenizer = options.tokenizer ?? (await readModelTokenizer(options.modelPath));
   const { files, table, vocabSize } = tokenizer;
+  const maxWaiting = Math.max(MIN_WAITING_RENDERS, options.maxWaitingRenders ?? 0);
   const pool = await RenderPool.start({
     modelPath: options.modelPath,
     maxModelLen: options.maxModelLen,
     workers: options.workers,
     timeoutMs: options.renderTimeoutMs,
-    maxWaiting: Math.max(MIN_WAITING_RENDERS, options.maxWaitingRenders ?? 0),
+    maxWaiting,
     maxWaitingChars: Math.max(MIN_WAITING_CHARS, CHARS_PER_TOKEN * (options.maxWaitingTokens ?? 0)),
   });
   return new ModelSessions({
@@ -69,6 +72,7 @@ export async function createSessions(options: SessionsOptions): Promise<ModelSes
     adapters: options.adapters ?? null,
     limits: options.limits ?? null,
     pool,
+    maxStarting: maxWaiting,
     table,
     defaults: options.generationConfig === 'none' ? onlyEnds(tokenizer.generation) : tokenizer.generation,
     maxModelLen: options.maxModelLen,
@@ -90,6 +94,8 @@ interface Parts {
   adapters: Pick<TrainingEngine, 'loadAdapter'> | null;
   limits: EngineLimits | null;
   pool: RenderPool;
+  /** Requests that may be on their way to the engine's queue. */
+  maxStarting: number;
   table: TokenTable;
   defaults: GenerationDefaults;
   maxModelLen: number;
@@ -105,6 +111,8 @@ class ModelSessions implements ModelSessionsHandle {
   readonly fillTokens: FillTokens | null;
   readonly chat: ChatEncoder;
   readonly #parts: Parts;
+  /** Requests that wait to be rendered, for their grammar or for their adapter. */
+  readonly #starting: SharedBound;
   /** Special tokens in some models. */
   readonly #thoughtMarks: ReadonlySet<number>;
 
@@ -114,6 +122,7 @@ class ModelSessions implements ModelSessionsHandle {
     this.fillTokens = fillTokensOf(parts.table);
     this.#thoughtMarks = new Set(THOUGHT_TAGS.map((tag) => parts.table.idOf(tag)).filter((id) => id !== null));
     this.#parts = parts;
+    this.#starting = new SharedBound(parts.maxStarting);
     this.chat = {
       maxModelLen: parts.maxModelLen,
       chatTemplate: parts.chatTemplate,
@@ -126,6 +135,20 @@ class ModelSessions implements ModelSessionsHandle {
   }
 
   async start(input: GenerationInput, signal?: AbortSignal): Promise<Generation> {
+    const { tenant } = input;
+    if (!this.#starting.fits(tenant, 1)) {
+      const message = 'Too many requests wait for their prompt, grammar or adapter. Please try again later.';
+      throw new SessionError('queue_full', message, null, RETRY_AFTER_SECONDS);
+    }
+    this.#starting.add(tenant, 1);
+    try {
+      return await this.#start(input, signal);
+    } finally {
+      this.#starting.add(tenant, -1);
+    }
+  }
+
+  async #start(input: GenerationInput, signal: AbortSignal | undefined): Promise<Generation> {
     const { limits: engineLimits } = this.#parts;
     engineLimits?.checkInput(input);
     checkToolFormat(input, this.#parts.parsers);

@@ -1,4 +1,5 @@
 /** Large bodies: one at a time, entities in turn, others in between. */
+import { EventEmitter } from 'node:events';
 import { Readable } from 'node:stream';
 import type { Context } from 'koa';
 import { expect, test } from 'vitest';
@@ -38,22 +39,43 @@ test('work that fails fails alone', async () => {
 });
 
 /** A body that has come whole. */
-function context(text: string, gone = false): Context {
+function context(text: string, gone = false, entity = 'a'): Context {
   const req = Object.assign(Readable.from([Buffer.from(text)]), { headers: {}, complete: true });
   const get = (name: string) => (name === 'content-type' ? 'application/json' : '');
-  const res = { closed: gone, destroyed: gone };
-  return { req, res, get, state: { caller: { entity: 'a' } } } as unknown as Context;
+  const res = Object.assign(new EventEmitter(), { closed: gone, destroyed: gone });
+  return { req, res, get, state: { caller: { entity } } } as unknown as Context;
 }
 
 test('a large body whose client has left is not parsed; what was held is free again', async () => {
   const large = JSON.stringify({ text: 'x'.repeat(100_000) });
   const bodies = new BodyReader(large.length);
   for (let round = 0; round < 3; round++) {
-    const read = Array.from({ length: 15 }, (_, at) => bodies.json(context(large, at % 2 === 0)));
+    const requests = Array.from({ length: 15 }, (_, at) => context(large, at % 2 === 0));
+    const read = requests.map((request) => bodies.json(request));
     const results = await Promise.allSettled([...read, bodies.json(context('{"small":1}'))]);
     for (const [at, result] of results.entries()) {
       if (at % 2 === 0) expect(result).toMatchObject({ reason: expect.any(ClientGoneError) as Error });
       else expect(result.status).toBe('fulfilled');
     }
+    for (const { res } of requests) res.emit('close');
+  }
+});
+
+test('a body counts until its request has left it behind or is over', async () => {
+  const large = JSON.stringify({ text: 'x'.repeat(100_000) });
+  const bodies = new BodyReader(large.length);
+  const requests = Array.from({ length: 16 }, () => context(large));
+  await Promise.all(requests.map((request) => bodies.json(request)));
+  const refused = { code: 'unavailable', message: expect.stringContaining('Too many large requests') as string };
+  await expect(bodies.json(context(large))).rejects.toMatchObject(refused);
+  // Others still have their share.
+  const other = context(large, false, 'b');
+  await bodies.json(other);
+  bodies.leave(other);
+  const [first, second] = requests as [Context, Context];
+  for (const leave of [() => bodies.leave(first), () => second.res.emit('close')]) {
+    for (let again = 0; again < 2; again++) leave();
+    await expect(bodies.json(context(large))).resolves.toEqual(JSON.parse(large));
+    await expect(bodies.json(context(large))).rejects.toMatchObject(refused);
   }
 });

@@ -1,4 +1,4 @@
-/** Requests that wait hold nothing of their bodies that their answers do not need. */
+/** Requests that wait hold nothing of their bodies that their answers do not need; before they are queued, not more than may be held. */
 import { request } from 'node:http';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
@@ -14,6 +14,13 @@ beforeAll(async () => {
   server = await startTestServer();
 });
 afterAll(() => server.close());
+
+const PATHS = [
+  ['/v1/chat/completions', { messages: [{ role: 'user', content: 'Hi' }] }],
+  ['/v1/completions', { prompt: 'Hi' }],
+  ['/v1/messages', { messages: [{ role: 'user', content: 'Hi' }], max_tokens: 1 }],
+  ['/v1/responses', { input: 'Hi', store: false }],
+] as const;
 
 /** Sends the bytes, which lie outside of the heap, and reads no answer. */
 function send(path: string, body: Buffer): () => void {
@@ -56,3 +63,44 @@ test.each([
   expect(heapBytes() - before).toBeLessThan((COUNT / 2) * LARGE);
   for (const end of leave) end();
 });
+
+test.each(PATHS)(
+  '%s: so many wait for a grammar or an adapter with their bodies as may be held',
+  async (path, body) => {
+    const maxBodyBytes = 64 * 1024;
+    const small = await startTestServer({ maxBodyBytes });
+    const queue: (() => void)[] = [];
+    small.sessions.start = () =>
+      new Promise((resolve) => {
+        const forEver = async function* (generation: FakeGeneration) {
+          await generation.untilAborted();
+        };
+        queue.push(() => resolve(new FakeGeneration(1, forEver)));
+      });
+    const controller = new AbortController();
+    const padded = JSON.stringify({ ...body, unknown: 'x'.repeat(maxBodyBytes - 200) });
+    const ask = () => {
+      const headers = { 'content-type': 'application/json' };
+      const sent = small.call(path, { method: 'POST', headers, body: padded, signal: controller.signal });
+      return sent.then(({ status }) => status).catch(() => 0);
+    };
+    const until = async (condition: () => boolean) => {
+      while (!condition()) await new Promise((resolve) => setTimeout(resolve, 5));
+    };
+    try {
+      const held = Array.from({ length: 16 }, () => ask());
+      await until(() => queue.length === 16);
+      expect(await ask()).toBe(503);
+      // Those that are queued have left their bodies behind.
+      for (const start of queue.splice(0)) start();
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      held.push(...Array.from({ length: 16 }, () => ask()));
+      await until(() => queue.length === 16);
+      expect(await ask()).toBe(503);
+      controller.abort();
+      await Promise.all(held);
+    } finally {
+      await small.close();
+    }
+  },
+);
