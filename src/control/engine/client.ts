@@ -35,15 +35,27 @@ export class EngineUnavailableError extends Error {
   }
 }
 
+/** Places in the queue that a request keeps from one submission to the next. */
+export interface Places {
+  /** Idempotent. */
+  release(): void;
+}
+
 export interface EngineClient {
   readonly state: EngineState;
   /** Resolves when the engine first is ready; rejects when it cannot load the model. */
   ready(): Promise<void>;
-  /** Queues all sequences of one request or none. Throws QueueFullError / EngineUnavailableError before anything is queued. */
+  /**
+   * Queues all sequences of one request or none. Throws QueueFullError / EngineUnavailableError before anything is queued. `places`: the
+   * request's, for as many at most; its later submissions find room in any case.
+   */
   submit(
     requests: Omit<SequenceRequest, 'id' | 'resumeIds' | 'promptScored'>[],
     sink: (index: number, output: SequenceOutput) => void,
+    places?: Places,
   ): SequenceHandle[];
+  /** Throws as `submit`. */
+  reserve(tenant: string, count: number): Places;
   /**
    * Compiles a grammar, or says why it cannot be used; null = a sequence may be submitted with it. An abort of the signal stops it.
    * Rejects with EngineUnavailableError while draining or dead.

@@ -1,6 +1,6 @@
 import { CHARS_PER_TOKEN } from '../json-weight.ts';
 import { SharedBound } from '../shared-bound.ts';
-import { QueueFullError } from './client.ts';
+import { QueueFullError, type Places } from './client.ts';
 import { grammarSize } from './native-grammar.ts';
 import { errorOutput, forEachOutput } from './outputs.ts';
 import type { SequenceOutput, SequenceRequest, StepMessage } from './protocol.ts';
@@ -34,6 +34,8 @@ export interface LedgerEntry {
   /** What it counts as while it waits, in tokens. */
   readonly weight: number;
   readonly deliver: (output: SequenceOutput) => void;
+  /** It has a place of its own, none that its request keeps. */
+  readonly placed: boolean;
   /** Outputs so far: after a crash the engine continues from them. */
   readonly received: number[];
   /** The next prompt position to be scored, where scores were asked for. */
@@ -58,6 +60,8 @@ export interface LedgerEntry {
 export class SequenceLedger {
   readonly #limits: LedgerLimits;
   readonly #entries = new Map<number, LedgerEntry>();
+  /** Those with which something has been submitted. */
+  readonly #begun = new WeakSet<Places>();
   #nextId = 1;
   readonly #requests: SharedBound;
   readonly #waitingTokens: SharedBound;
@@ -86,16 +90,37 @@ export class SequenceLedger {
     return this.#completed;
   }
 
-  /** Books all requests or throws QueueFullError. */
-  add(requests: SubmitRequest[], sink: (index: number, output: SequenceOutput) => void): LedgerEntry[] {
+  /** Throws QueueFullError where there are not as many. */
+  reserve(tenant: string, count: number): Places {
+    this.#checkPlaces(tenant, count);
+    this.#requests.add(tenant, count);
+    let held = count;
+    const release = () => {
+      if (held > 0) this.#requests.add(tenant, -held);
+      held = 0;
+    };
+    return { release };
+  }
+
+  /** Books all requests or throws QueueFullError. What goes on with the places that it keeps is not a newcomer: there is room for it. */
+  add(
+    requests: SubmitRequest[],
+    sink: (index: number, output: SequenceOutput) => void,
+    places: Places | null = null,
+  ): LedgerEntry[] {
     const weights = weightsOf(requests);
-    this.#checkRoom(requests, weights);
+    const tenant = requests[0]?.tenant ?? '';
+    const placed = places === null;
+    if (placed) this.#checkPlaces(tenant, requests.length);
+    if (placed || !this.#begun.has(places)) this.#checkTokens(tenant, weights);
+    if (!placed) this.#begun.add(places);
     return requests.map((request, index) => {
       const entry: LedgerEntry = {
         id: this.#nextId++,
         request,
         weight: weights[index] ?? 0,
         deliver: (output) => sink(index, output),
+        placed,
         received: [],
         promptScored: 0,
         cachedTokens: null,
@@ -106,7 +131,7 @@ export class SequenceLedger {
         crashesBefore: 0,
       };
       this.#entries.set(entry.id, entry);
-      this.#requests.add(entry.request.tenant, 1);
+      if (placed) this.#requests.add(tenant, 1);
       this.#countWaiting(entry, 1);
       return entry;
     });
@@ -120,7 +145,7 @@ export class SequenceLedger {
   remove(entry: LedgerEntry): boolean {
     if (!this.#entries.delete(entry.id)) return false;
     if (entry.startedAt === null) this.#countWaiting(entry, -1);
-    this.#requests.add(entry.request.tenant, -1);
+    if (entry.placed) this.#requests.add(entry.request.tenant, -1);
     return true;
   }
 
@@ -164,15 +189,14 @@ export class SequenceLedger {
     for (const entry of this.#entries.values()) this.#fail(entry, error, { unavailable: true });
   }
 
-  #checkRoom(requests: SubmitRequest[], weights: readonly number[]): void {
+  #checkPlaces(tenant: string, count: number): void {
+    if (this.#requests.fits(tenant, count)) return;
+    const text = `The queue is full: ${this.#requests.total} requests are running or waiting.`;
+    throw new QueueFullError(text, this.#retryAfterSeconds());
+  }
+
+  #checkTokens(tenant: string, weights: readonly number[]): void {
     const tokens = weights.reduce((sum, weight) => sum + weight, 0);
-    const tenant = requests[0]?.tenant ?? '';
-    if (!this.#requests.fits(tenant, requests.length)) {
-      throw new QueueFullError(
-        `The queue is full: ${this.size} requests are running or waiting.`,
-        this.#retryAfterSeconds(),
-      );
-    }
     if (this.#waitingTokens.of(tenant) > 0 && !this.#waitingTokens.fits(tenant, tokens)) {
       const text = `The queue is full: ${this.#waitingTokens.total} prompt tokens (grammars counted by their size) are waiting.`;
       throw new QueueFullError(text, this.#retryAfterSeconds());

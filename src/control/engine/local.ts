@@ -1,7 +1,13 @@
 import { BackgroundShare } from '../scheduler/background.ts';
 import { SchedulerLoop } from '../scheduler/loop.ts';
 import { AdapterGate } from './adapter-gate.ts';
-import { type EngineClient, type EngineState, EngineUnavailableError, type SequenceHandle } from './client.ts';
+import {
+  type EngineClient,
+  type EngineState,
+  EngineUnavailableError,
+  type Places,
+  type SequenceHandle,
+} from './client.ts';
 import { type LedgerEntry, SequenceLedger, type SubmitRequest } from './ledger.ts';
 import { DEFAULT_TRAINING_FLOOR, type LoadedNative, loadEngine } from './load-engine.ts';
 import type { GrammarSpec } from './native-grammar.ts';
@@ -66,9 +72,13 @@ export class LocalEngine implements EngineClient, TrainingEngine {
 
   async ready(): Promise<void> {}
 
-  submit(requests: SubmitRequest[], sink: (index: number, output: SequenceOutput) => void): SequenceHandle[] {
+  submit(
+    requests: SubmitRequest[],
+    sink: (index: number, output: SequenceOutput) => void,
+    places?: Places,
+  ): SequenceHandle[] {
     if (this.#state !== 'ready') throw new EngineUnavailableError('The engine is not running.');
-    const entries = this.#ledger.add(requests, sink);
+    const entries = this.#ledger.add(requests, sink, places);
     this.#outbox.submit(entries);
     return entries.map((entry) => ({
       id: entry.id,
@@ -79,6 +89,10 @@ export class LocalEngine implements EngineClient, TrainingEngine {
       markStreamed: () => {},
       abort: () => this.#abort(entry),
     }));
+  }
+
+  reserve(tenant: string, count: number): Places {
+    return this.#ledger.reserve(tenant, count);
   }
 
   async compileGrammar(tenant: string, spec: GrammarSpec, signal?: AbortSignal): Promise<GrammarFailure | null> {

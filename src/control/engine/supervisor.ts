@@ -1,7 +1,13 @@
 import { fileURLToPath } from 'node:url';
 import type { LlamaConfig } from '../llama/config.ts';
 import { AdapterCalls } from './adapter-calls.ts';
-import { type EngineClient, type EngineState, EngineUnavailableError, type SequenceHandle } from './client.ts';
+import {
+  type EngineClient,
+  type EngineState,
+  EngineUnavailableError,
+  type Places,
+  type SequenceHandle,
+} from './client.ts';
 import { CompileCalls } from './compile-calls.ts';
 import { EngineChild } from './engine-child.ts';
 import { type LedgerEntry, SequenceLedger, type SubmitRequest } from './ledger.ts';
@@ -108,11 +114,20 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
     return this.#firstReady.promise;
   }
 
-  submit(requests: SubmitRequest[], sink: (index: number, output: SequenceOutput) => void): SequenceHandle[] {
+  submit(
+    requests: SubmitRequest[],
+    sink: (index: number, output: SequenceOutput) => void,
+    places?: Places,
+  ): SequenceHandle[] {
     this.#checkAccepts();
-    const entries = this.#ledger.add(requests, sink);
+    const entries = this.#ledger.add(requests, sink, places);
     this.#outbox.submit(entries);
     return entries.map((entry) => this.#handle(entry));
+  }
+
+  reserve(tenant: string, count: number): Places {
+    this.#checkAccepts();
+    return this.#ledger.reserve(tenant, count);
   }
 
   async compileGrammar(tenant: string, grammar: GrammarSpec, signal?: AbortSignal): Promise<GrammarFailure | null> {

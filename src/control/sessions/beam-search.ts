@@ -2,14 +2,12 @@
  * Beam search over engine requests of one token each: every step asks for the alternatives of each beam's next token. The
  * prefix cache keeps what the beams share. All choices come at the end, best first.
  */
-import type { EngineClient, SequenceHandle } from '../engine/client.ts';
+import type { EngineClient, Places, SequenceHandle } from '../engine/client.ts';
 import type { SamplingSpec } from '../engine/native.ts';
 import type { SequenceOutput, TopLogprobs } from '../engine/protocol.ts';
 import { barredCount, Beams, type Beam } from './beams.ts';
 import { failureOf, submit, type GenerationStart } from './generation.ts';
-import { SessionError, type ChoiceDelta, type Generation, type GenerationUsage } from './session.ts';
-
-const LONGEST_RETRY_MS = 1000;
+import type { ChoiceDelta, Generation, GenerationUsage } from './session.ts';
 
 export interface BeamStart extends Omit<GenerationStart, 'sampling'> {
   /** As for a generation of its own: stopIds, barredIds, minTokens and maxTokens rule the search. */
@@ -24,6 +22,8 @@ export class BeamGeneration implements Generation {
   readonly #engine: EngineClient;
   readonly #start: BeamStart;
   readonly #beams: Beams;
+  /** Of all beams, from the first step to the end: between two steps newcomers would take them, again and again. */
+  readonly #places: Places;
   #handles: SequenceHandle[] = [];
   #cachedTokens: number | null = null;
   #startedAt: number | null = null;
@@ -45,7 +45,8 @@ export class BeamGeneration implements Generation {
       lengthPenalty,
       promptTokens: start.promptIds.length,
     });
-    const first = submit(() => this.#step());
+    this.#places = submit(() => engine.reserve(start.tenant, choices.length));
+    const first = this.#firstStep();
     // Its failure is told to the reader, who may not have come yet.
     first.catch(() => undefined);
     this.deltas = { [Symbol.asyncIterator]: () => this.#run(first) };
@@ -79,13 +80,14 @@ export class BeamGeneration implements Generation {
   abort(): void {
     this.#aborted = true;
     for (const handle of this.#handles) handle.abort();
+    this.#places.release();
     this.#release();
   }
 
   async *#run(first: Promise<SequenceOutput[]>): AsyncGenerator<ChoiceDelta, undefined> {
     try {
       for (let step = 0; step < this.#start.sampling.maxTokens && this.#beams.open.length > 0; step++) {
-        const outputs = await (step === 0 ? first : this.#patientStep());
+        const outputs = await (step === 0 ? first : submit(() => this.#step()));
         if (this.#aborted) return undefined;
         this.#beams.extend(outputs);
       }
@@ -103,17 +105,12 @@ export class BeamGeneration implements Generation {
     }
   }
 
-  /** A search that has begun waits for room in the queue. */
-  async #patientStep(): Promise<SequenceOutput[]> {
-    for (;;) {
-      try {
-        return await submit(() => this.#step());
-      } catch (error) {
-        if (!(error instanceof SessionError) || error.code !== 'queue_full') throw error;
-        const waitMs = Math.min((error.retryAfterSeconds ?? 1) * 1000, LONGEST_RETRY_MS);
-        await new Promise((resolve) => setTimeout(resolve, waitMs));
-        if (this.#aborted) return [];
-      }
+  #firstStep(): Promise<SequenceOutput[]> {
+    try {
+      return submit(() => this.#step());
+    } catch (error) {
+      this.#places.release();
+      throw error;
     }
   }
 
@@ -134,6 +131,7 @@ export class BeamGeneration implements Generation {
         outputs.set(index, output);
         if (outputs.size === beams.length) resolve(beams.map((_, at) => outputs.get(at) ?? output));
       },
+      this.#places,
     );
     return promise;
   }

@@ -178,6 +178,7 @@ export class FakeEngine implements EngineClient {
   };
   ready = () => Promise.resolve();
   submit = () => [];
+  reserve = () => ({ release: () => undefined });
   compileGrammar = () => Promise.resolve(null);
   stats = () => this.counters;
   drain = () => Promise.resolve();

@@ -97,6 +97,26 @@ describe('SequenceLedger', () => {
     expect(() => ledger.add([submission(1, 1)], () => {})).toThrow(QueueFullError);
   });
 
+  it('keeps places for those who go on, in which they find room however full the queue is', () => {
+    const ledger = new SequenceLedger({ ...LIMITS, maxWaitingTokens: 25 });
+    const places = ledger.reserve('a', 3);
+    expect(() => ledger.reserve('a', 2)).toThrow('3 requests are running or waiting');
+    expect(() => ledger.add([submission(1, 1), submission(2, 1)], () => {})).toThrow(QueueFullError);
+    const [other] = ledger.add([submission(1, 20)], () => {}) as [LedgerEntry];
+    // The first time it comes like any other.
+    expect(() => ledger.add([submission(1, 10)], () => {}, places)).toThrow('prompt tokens');
+    ledger.remove(other);
+    const [begun] = ledger.add([submission(1, 20)], () => {}, places) as [LedgerEntry];
+    ledger.remove(begun);
+    ledger.add([submission(1, 20)], () => {});
+    const going = [1, 2, 3].map((at) => submission(at, 10));
+    for (const entry of ledger.add(going, () => {}, places)) ledger.remove(entry);
+    expect(() => ledger.reserve('a', 1)).toThrow(QueueFullError);
+    for (let again = 0; again < 2; again++) places.release();
+    ledger.reserve('a', 3);
+    expect(() => ledger.reserve('a', 1)).toThrow(QueueFullError);
+  });
+
   it('frees the tokens of those that started', () => {
     const { ledger, ids } = ledgerWith(2, { ...LIMITS, maxWaitingTokens: 25 });
     expect(() => ledger.add([submission(1, 10)], () => {})).toThrow('prompt tokens');

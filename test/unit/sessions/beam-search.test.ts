@@ -1,6 +1,6 @@
 /** Beam search over an engine whose next-token distribution is a formula, against an exhaustive search. */
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
-import { QueueFullError, type SequenceHandle } from '../../../src/control/engine/client.ts';
+import { QueueFullError, type Places, type SequenceHandle } from '../../../src/control/engine/client.ts';
 import type { SequenceOutput } from '../../../src/control/engine/protocol.ts';
 import { Beams } from '../../../src/control/sessions/beams.ts';
 import { createSessions } from '../../../src/control/sessions/create-sessions.ts';
@@ -26,17 +26,18 @@ function distribution(ids: readonly number[]): number[] {
 
 class FormulaEngine extends FakeEngine {
   steps = 0;
-  /** The next so many submissions find the queue full. */
-  full = 0;
-  refused = 0;
+  full = false;
+  /** By submission. */
+  kept: (Places | undefined)[] = [];
   silent = false;
   last: Submitted[] = [];
-  override submit(requests: Submitted[], sink: (index: number, output: SequenceOutput) => void): SequenceHandle[] {
-    if (this.full > 0) {
-      this.full--;
-      this.refused++;
-      throw new QueueFullError('full', 0.001);
-    }
+  override submit(
+    requests: Submitted[],
+    sink: (index: number, output: SequenceOutput) => void,
+    places?: Places,
+  ): SequenceHandle[] {
+    if (this.full) throw new QueueFullError('full', 1);
+    this.kept.push(places);
     this.steps++;
     this.last = requests;
     if (!this.silent) setImmediate(() => requests.forEach((request, index) => sink(index, answer(request, index))));
@@ -88,7 +89,7 @@ beforeAll(async () => {
 });
 afterAll(() => sessions.close());
 beforeEach(() => {
-  engine.full = 0;
+  engine.full = false;
   engine.silent = false;
 });
 
@@ -161,13 +162,26 @@ it('asks for enough alternatives to go on with, whatever may not end a beam yet 
   expect(engine.last[0]?.sampling.logprobs).toBe(4);
 });
 
-it('is refused when the queue is full, but waits for room once it runs', async () => {
-  engine.full = 1;
+it('keeps places for all of its beams from its first step to its end; without them it is refused', async () => {
+  const full = new QueueFullError('full', 1);
+  engine.refuseWith = full;
   await expect(search({ n: 2 })).rejects.toMatchObject({ code: 'queue_full' });
-  const expected = await collect(await search({ n: 2 }));
-  const generation = await search({ n: 2 });
-  engine.full = 3;
-  expect(await collect(generation)).toEqual(expected);
+  engine.refuseWith = null;
+  // There are places, but not for so long a prompt.
+  engine.full = true;
+  await expect(search({ n: 2 })).rejects.toMatchObject({ code: 'queue_full' });
+  engine.full = false;
+  expect(engine.places).toBe(0);
+  engine.kept = [];
+  const generation = await search({ n: 2, ignoreEos: true });
+  const left = await search({ n: 3 });
+  expect(engine.places).toBe(5);
+  await collect(generation);
+  expect(engine.places).toBe(3);
+  left.abort();
+  expect(engine.places).toBe(0);
+  // Three steps of one search, one of the other.
+  expect(engine.kept.map((places) => engine.kept.indexOf(places))).toEqual([0, 1, 0, 0]);
   await expect(search({ n: 17 })).rejects.toMatchObject({ param: 'n' });
 });
 
@@ -177,19 +191,6 @@ it('ends when it is aborted', async () => {
   const reading = collect(generation);
   generation.abort();
   expect(await reading).toEqual([]);
-});
-
-it('that is aborted while it waits for room asks for nothing more', async () => {
-  const generation = await search({ n: 2 });
-  engine.full = Infinity;
-  engine.refused = 0;
-  const reading = collect(generation);
-  await expect.poll(() => engine.refused).toBeGreaterThan(1);
-  generation.abort();
-  const { steps } = engine;
-  engine.full = 0;
-  expect(await reading).toEqual([]);
-  expect(engine.steps).toBe(steps);
 });
 
 it('fails with its engine, and leaves no sequence behind', async () => {
@@ -204,9 +205,9 @@ it('fails with its engine, and leaves no sequence behind', async () => {
 it('scores its prompt once, with the first step', async () => {
   const asked: (number | undefined)[] = [];
   const submit = engine.submit.bind(engine);
-  engine.submit = (requests, sink) => {
+  engine.submit = (requests, sink, places) => {
     asked.push(requests[0]?.promptLogprobs);
-    return submit(requests, sink);
+    return submit(requests, sink, places);
   };
   await collect(await search({ n: 2, promptLogprobs: 1, ignoreEos: true }));
   engine.submit = submit;

@@ -1,5 +1,5 @@
 /** An engine in memory: a test says what each choice generates. */
-import type { EngineClient, EngineState, SequenceHandle } from '../../../src/control/engine/client.ts';
+import type { EngineClient, EngineState, Places, SequenceHandle } from '../../../src/control/engine/client.ts';
 import type { GrammarSpec } from '../../../src/control/engine/native-grammar.ts';
 import type {
   EngineStats,
@@ -42,6 +42,20 @@ export class FakeEngine implements EngineClient {
       markStreamed: () => void this.streamed.push(index),
       abort: () => void this.aborted.push(index),
     }));
+  }
+
+  /** Kept at the moment, of all requests. */
+  places = 0;
+
+  reserve(_tenant: string, count: number): Places {
+    if (this.refuseWith) throw this.refuseWith;
+    this.places += count;
+    let held = count;
+    const release = () => {
+      this.places -= held;
+      held = 0;
+    };
+    return { release };
   }
 
   /** One engine output of one choice. */
