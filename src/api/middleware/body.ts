@@ -8,8 +8,10 @@ import { entityOf } from './auth.ts';
 import { isJson, refuseCompressed } from './content.ts';
 import { ParseTurns } from './parse-turns.ts';
 
-/** Bytes of all bodies being received at once, as a multiple of the largest single body. */
+/** Bytes of all bodies being received at once, as a multiple of the largest single body; so many again may be held. */
 const IN_FLIGHT_BODIES = 16;
+/** Held at least, where bodies are small: a burst for which the queue has room is not refused. */
+const LEAST_HELD_BYTES = 2 ** 26;
 const FIRST_CAPACITY = 16 * 1024;
 /** Smaller ones are parsed at once, in some milliseconds at worst; of 16 MiB it may be a second. */
 const SMALL_BYTES = 64 * 1024;
@@ -22,11 +24,13 @@ export class BodyReader {
   readonly #inFlight: SharedBound;
   readonly #turns = new ParseTurns();
   /** Of requests that have been parsed and may still need what they brought. */
+  readonly #parsed: SharedBound;
   readonly #held = new WeakMap<Context, HeldBytes>();
 
-  constructor(maxBytes: number) {
+  constructor(maxBytes: number, leastHeldBytes = LEAST_HELD_BYTES) {
     this.#maxBytes = maxBytes;
     this.#inFlight = new SharedBound(IN_FLIGHT_BODIES * maxBytes);
+    this.#parsed = new SharedBound(Math.max(IN_FLIGHT_BODIES * maxBytes, leastHeldBytes));
   }
 
   /** The body's bytes stay booked until `leave`, or until the request is over: what was made of them is held for as long. */
@@ -41,9 +45,8 @@ export class BodyReader {
       const parse = () => parseExactJson(decode(body.bytes()), EXACT_FIELDS);
       return await this.inTurn(entity, body.length, () => {
         if (ctx.res.closed || ctx.res.destroyed) throw new ClientGoneError();
-        const parsed = parse();
         this.#keep(ctx, entity, body.length);
-        return parsed;
+        return parse();
       });
     } finally {
       this.#inFlight.add(entity, -body.capacity);
@@ -58,7 +61,7 @@ export class BodyReader {
   /** For what is read from elsewhere as if the request had brought it. */
   hold(entity: string): HeldBytes {
     return new HeldBytes(
-      (bytes) => this.#reserve(entity, bytes),
+      (bytes) => reserve(this.#inFlight, entity, bytes),
       (bytes) => this.#inFlight.add(entity, -bytes),
     );
   }
@@ -68,11 +71,11 @@ export class BodyReader {
     return bytes <= SMALL_BYTES ? work() : this.#turns.run(entity, work);
   }
 
-  /** There is room: more than that is booked for the buffer, until the caller gives it back. */
+  /** Throws where there is no room. */
   #keep(ctx: Context, entity: string, bytes: number): void {
     const held = new HeldBytes(
-      (more) => this.#inFlight.add(entity, more),
-      (fewer) => this.#inFlight.add(entity, -fewer),
+      (more) => reserve(this.#parsed, entity, more),
+      (fewer) => this.#parsed.add(entity, -fewer),
     );
     held.reserve(bytes);
     this.#held.set(ctx, held);
@@ -87,7 +90,7 @@ export class BodyReader {
     const declared = Number(req.headers['content-length'] ?? 0);
     if (declared > this.#maxBytes) return Promise.reject(this.#tooLarge());
     return new Promise((resolve, reject) => {
-      const body = new GrowingBuffer(this.#maxBytes, (bytes) => this.#reserve(tenant, bytes));
+      const body = new GrowingBuffer(this.#maxBytes, (bytes) => reserve(this.#inFlight, tenant, bytes));
       const fail = (error: Error) => {
         this.#inFlight.add(tenant, -body.capacity);
         reject(error);
@@ -112,16 +115,16 @@ export class BodyReader {
     });
   }
 
-  #reserve(tenant: string, bytes: number): void {
-    if (!this.#inFlight.fits(tenant, bytes)) {
-      throw new ApiError('unavailable', 'Too many large requests at once; try again.', null, 1);
-    }
-    this.#inFlight.add(tenant, bytes);
-  }
-
   #tooLarge(): ApiError {
     return new ApiError('body_too_large', `The body is larger than ${this.#maxBytes} bytes.`);
   }
+}
+
+function reserve(bound: SharedBound, tenant: string, bytes: number): void {
+  if (!bound.fits(tenant, bytes)) {
+    throw new ApiError('unavailable', 'Too many large requests at once; try again.', null, 1);
+  }
+  bound.add(tenant, bytes);
 }
 
 /** Bytes of one request that are booked with those of all. */

@@ -48,7 +48,7 @@ function context(text: string, gone = false, entity = 'a'): Context {
 
 test('a large body whose client has left is not parsed; what was held is free again', async () => {
   const large = JSON.stringify({ text: 'x'.repeat(100_000) });
-  const bodies = new BodyReader(large.length);
+  const bodies = new BodyReader(large.length, 0);
   for (let round = 0; round < 3; round++) {
     const requests = Array.from({ length: 15 }, (_, at) => context(large, at % 2 === 0));
     const read = requests.map((request) => bodies.json(request));
@@ -63,7 +63,7 @@ test('a large body whose client has left is not parsed; what was held is free ag
 
 test('a body counts until its request has left it behind or is over', async () => {
   const large = JSON.stringify({ text: 'x'.repeat(100_000) });
-  const bodies = new BodyReader(large.length);
+  const bodies = new BodyReader(large.length, 0);
   const requests = Array.from({ length: 16 }, () => context(large));
   await Promise.all(requests.map((request) => bodies.json(request)));
   const refused = { code: 'unavailable', message: expect.stringContaining('Too many large requests') as string };
