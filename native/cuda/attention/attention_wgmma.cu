@@ -22,8 +22,6 @@ namespace tandem::cuda {
 namespace {
 
 constexpr int kWarps = 4;  // of a team that multiply
-// Where warps trade registers: those that bring pages, and those that multiply.
-constexpr int kBringingRegisters = 32, kMultiplyingRegisters = 160;
 constexpr int kSplitPages = kSplitPositions / kPagePositions;
 static_assert(kSplitPages <= kWarp, "each lane of the bringing warp knows one page");
 constexpr int kItems = 4;  // of which the four warps may not know yet that the fifth brings them
@@ -60,6 +58,9 @@ template <class P>
 constexpr int kSharedBytes = P::kTeams*(P::kCount* P::kBytes + int(sizeof(Control<P>)));
 
 #if TANDEM_HOPPER_CODE
+
+// Where warps trade registers: those that bring pages, and those that multiply.
+constexpr int kBringingRegisters = 32, kMultiplyingRegisters = 160;
 
 template <class P>
 using Turn = RingTurn<P::kCount>;
