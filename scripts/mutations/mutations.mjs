@@ -1553,29 +1553,29 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora.cu',
-        search: 'one = one && adapters[i] == adapters[0];',
-        replace: 'one = one && first >= 0;',
+        search: 'a.row_adapters[first + end] == a.row_adapters[first + begin]) ++end;',
+        replace: 'a.row_adapters[first + end] == a.row_adapters[first + end]) ++end;',
       },
     ],
     tests: ['native/test/cuda'],
   },
   {
-    name: 'CUDA: no barrier before the A x of a tile of rows is used',
+    name: 'CUDA: no barrier before the segments of A x are added',
     edits: [
       {
         file: 'native/cuda/lora/lora_sums.h',
-        search: '    __syncthreads();  // u is there for all\n',
+        search: '  __syncthreads();  // all segments are there\n',
         replace: '',
       },
     ],
     tests: ['native/test/cuda'],
   },
   {
-    name: 'CUDA: no barrier before the A x of the next ranks',
+    name: 'CUDA: the rest of u is left out of what an adapter adds',
     edits: [
       {
-        file: 'native/cuda/lora/lora_sums.h',
-        search: '    __syncthreads();  // all are done with what was there before\n',
+        file: 'native/cuda/lora/lora_outputs.h',
+        search: '    mma_m16n8k16(sums.at[j], outputs, u.rest);\n',
         replace: '',
       },
     ],
@@ -1608,19 +1608,19 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_part.cu',
-        search: '    if (i > last) break;\n',
-        replace: '',
+        search: 'if (own < w.rank) factors',
+        replace: 'if (own <= w.rank) factors',
       },
     ],
     tests: ['native/test/cuda'],
   },
   {
-    name: 'CUDA: rows of a pair have A x of the first beside a product',
+    name: 'CUDA: rows of a tile have A x of the first beside a product',
     edits: [
       {
         file: 'native/cuda/lora/lora_part.cu',
-        search: '__shfl_sync(kAllLanes, own, kRanks + i)',
-        replace: '__shfl_sync(kAllLanes, own, i)',
+        search: 'u_of(a, tile, group, which)',
+        replace: 'u_of(a, tile, 0, which)',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1630,8 +1630,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_part.cu',
-        search: 'a.part[pair.first * a.columns + p.first + output] = -0.0f;',
-        replace: 'a.part[pair.first * a.columns + p.first + output] = 0.0f;',
+        search: 'to[output] = -0.0f;',
+        replace: 'to[output] = 0.0f;',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1674,8 +1674,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_within_block.h',
-        search: '    __syncthreads();  // u is there\n',
-        replace: '',
+        search: '      __syncthreads();  // u is there, and',
+        replace: '      // u is there, and',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1696,8 +1696,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_within_block.h',
-        search: 'if (first_rank + i >= w_.rank) break;',
-        replace: 'if (first_rank + i > w_.rank) break;',
+        search: 'const bool there = rank + own < w_.rank &&',
+        replace: 'const bool there = rank + own <= w_.rank &&',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1774,7 +1774,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_shrink.cu',
-        search: '      __syncthreads();  // the row before has left shared memory\n',
+        search: '  __syncthreads();  // the rows before have left shared memory\n',
         replace: '',
       },
     ],
@@ -1785,41 +1785,19 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_shrink.cu',
-        search: '__ballot_sync(kAllLanes, mine != adapter) == 0;',
-        replace: '__ballot_sync(kAllLanes, mine != adapter) != 1;',
+        search: 'a.row_adapters[first + count] == a.row_adapters[first]) ++count;',
+        replace: 'a.row_adapters[first + count] == a.row_adapters[first + count]) ++count;',
       },
     ],
     tests: ['native/test/cuda'],
   },
   {
-    name: 'CUDA: the last group of ranks of many rows is left out',
+    name: 'CUDA: the last group of ranks is left out',
     edits: [
       {
         file: 'native/cuda/lora/lora_shrink.cu',
-        search: '!more_ranks<kRows>(a, first_rank)) return;',
-        replace: '!more_ranks<kRows>(a, first_rank + kRanks)) return;',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: no barrier before the A x of a tile of many rows takes the place of the one before',
-    edits: [
-      {
-        file: 'native/cuda/lora/lora_shrink.cu',
-        search: '  __syncthreads();  // the segments of the tile before have left shared memory\n',
-        replace: '',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: no barrier between the sums of ranks that pass through the same memory',
-    edits: [
-      {
-        file: 'native/cuda/lora/lora_shrink.cu',
-        search: '  __syncwarp();  // all lanes are done with what was there\n',
-        replace: '',
+        search: 'if (w.rank <= first_rank) return;',
+        replace: 'if (w.rank <= first_rank + kRanks) return;',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1858,12 +1836,12 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
-    name: 'CUDA: no barrier before the A x of the next adapter of a tile',
+    name: 'CUDA: an activation adds the adapter of the first row of its tile to all',
     edits: [
       {
-        file: 'native/cuda/lora/lora_tile.h',
-        search: '    __syncthreads();  // all are done with what was there before\n',
-        replace: '',
+        file: 'native/cuda/lora/lora_silu.cu',
+        search: 'a.row_adapters[first + end] == a.row_adapters[first + begin]) ++end;',
+        replace: 'a.row_adapters[first + end] == a.row_adapters[first + end]) ++end;',
       },
     ],
     tests: ['native/test/cuda'],

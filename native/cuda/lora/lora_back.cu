@@ -5,43 +5,23 @@
 #include "cuda/common/early_launch.h"
 #include "cuda/common/fours.h"
 #include "cuda/common/launch.h"
-#include "cuda/lora/lora_sums.h"
+#include "cuda/lora/lora_outputs.h"
 
 namespace tandem::cuda {
 namespace {
 
+using lora::Eight;
 using lora::kEach;
-using lora::kExpandRows;
-using lora::kOutputs;
-using lora::kRanks;
+using lora::kQuad;
+using lora::kWarpOutputs;
+using lora::load_eight;
 using Projection = LoraBack::Projection;
 
-constexpr int kBackWarps = 16, kBackRows = 16;
+constexpr int kBackWarps = 16, kBackRows = 16, kRanks = 8;
 // Of a row that a warp takes at a time: four lanes share a row, each of 8 columns twice.
-constexpr int kQuad = 4, kHalf = kQuad * kEach, kStrip = 2 * kHalf;
-constexpr int kExpandThreads = 256;
-constexpr int64_t kExpandOutputs = int64_t(kExpandThreads) * kOutputs;
-
-struct Eight {
-  uint32_t words[kEach / 2];
-};
-
-// Elements [at, at + 8) of a row that has `count`, two to a word; zero from there on.
-template <bool kVector>
-__device__ __forceinline__ Eight load_eight(const bf16* row, int64_t at, int64_t count) {
-  Eight out{};
-  if constexpr (kVector) {
-    if (at >= count) return out;
-    const uint4 all = *reinterpret_cast<const uint4*>(row + at);
-    return {{all.x, all.y, all.z, all.w}};
-  } else {
-    GPU_UNROLL
-    for (int i = 0; i < kEach; ++i) {
-      if (at + i < count) out.words[i / 2] |= uint32_t(row[at + i].bits) << (i % 2 * 16);
-    }
-    return out;
-  }
-}
+constexpr int kHalf = kQuad * kEach, kStrip = 2 * kHalf;
+// A warp expands kWarpOutputs columns of kExpandRows rows.
+constexpr int kExpandThreads = 256, kExpandRows = lora::kRows, kExpandColumns = kExpandThreads / kWarp * kWarpOutputs;
 
 // 16 rows by 8 ranks get 32 columns: which columns an instruction multiplies together is free, so each lane's are those that it has read.
 __device__ __forceinline__ void add_columns(const Eight& upper, const Eight& lower, const Eight& b, float (&sums)[4]) {
@@ -100,47 +80,44 @@ __global__ void __launch_bounds__(kBackWarps* kWarp, 1) back_shrink_kernel(LoraB
   p.u[(first + row) * p.rank + first_rank + rank] = p.scale * sum;
 }
 
-// A tile of rows and a thread's outputs of dx, which all projections are added to before it goes back.
-template <bool kVector>
-__device__ __forceinline__ void expand_back(const LoraBack& a, int64_t first, int count, int64_t output) {
-  const int64_t left = a.in - output;
-  float* dx = a.dx + first * a.lddx + output;
-  float total[kExpandRows][kOutputs] = {};
-  if (left > 0) {
+// A tile of rows and the warp's columns of dx, which all projections are added to before it goes back.
+template <bool kWhole>
+__device__ __forceinline__ void expand_back(const LoraBack& a, int64_t first, int count, int column) {
+  const int lane = int(threadIdx.x) % kWarp, of_group = lane / kQuad;
+  Four total[2][2] = {};
+  // Calls use(row of the lane's two, half of its columns, row of dx, column, how many are left) for what is there.
+  const auto each = [&](const auto& use) {
     GPU_UNROLL
-    for (int r = 0; r < kExpandRows; ++r) lora::load_outputs<kVector>(dx + min(r, count - 1) * a.lddx, left, total[r]);
-  }
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane % kQuad * 2 + i / 2, at = column + lora::lane_output(i % 2);
+      if (row < count) use(i / 2, i % 2, first + row, at, int(a.in) - at);
+    }
+  };
+  each([&](int row, int half, int64_t of_dx, int at, int left) { total[row][half] = load_four<kWhole>(a.dx + of_dx * a.lddx + at, left); });
   GPU_UNROLL_1
   for (int64_t i = 0; i < a.count; ++i) {
-    float sums[kExpandRows][kOutputs] = {};
     const Projection& p = a.projections[i];
-    lora::sum_ranks<kVector>({p.a, p.rank, a.in, p.u + first * p.rank, p.rank, count}, output, sums);
-    GPU_UNROLL
-    for (int r = 0; r < kExpandRows; ++r) {
+    lora::OutputSums sums{};
+    const float* u = of_group < count ? p.u + (first + of_group) * p.rank : nullptr;
+    lora::sum_ranks<kWhole>({p.a, int(p.rank), int(a.in)}, u, column, sums);
+    each([&](int row, int half, int64_t, int, int) {
       GPU_UNROLL
-      for (int j = 0; j < kOutputs; ++j) total[r][j] += sums[r][j];
-    }
+      for (int j = 0; j < 4; ++j) total[row][half].at[j] += sums.of(row, 4 * half + j);
+    });
   }
-  if (left <= 0) return;
-  GPU_UNROLL
-  for (int r = 0; r < kExpandRows; ++r) {
-    if (r >= count) continue;
-    if (a.rounded == nullptr) {
-      lora::store_outputs<kVector>(dx + r * a.lddx, left, total[r]);
-    } else {
-      const Four v{{total[r][0], total[r][1], total[r][2], total[r][3]}};
-      store_four<kVector>(a.rounded + (first + r) * a.in + output, int(left), v);
-    }
-  }
+  each([&](int row, int half, int64_t of_dx, int at, int left) {
+    if (a.rounded == nullptr) store_four<kWhole>(a.dx + of_dx * a.lddx + at, left, total[row][half]);
+    else store_four<kWhole>(a.rounded + of_dx * a.in + at, left, total[row][half]);
+  });
 }
 
-// Block (tile of rows, tile of outputs).
-template <bool kVector>
-__global__ void __launch_bounds__(kExpandThreads, 2) back_expand_kernel(LoraBack a) {
+// Block (tile of rows, tile of columns).
+template <bool kWhole>
+__global__ void __launch_bounds__(kExpandThreads) back_expand_kernel(LoraBack a) {
   wait_for_inputs();
   const int64_t first = int64_t(blockIdx.x) * kExpandRows;
-  const int64_t output = int64_t(blockIdx.y) * kExpandOutputs + int64_t(threadIdx.x) * kOutputs;
-  expand_back<kVector>(a, first, int(min(int64_t(kExpandRows), a.rows - first)), output);
+  const int column = int(blockIdx.y) * kExpandColumns + int(threadIdx.x) / kWarp * kWarpOutputs;
+  if (column < a.in) expand_back<kWhole>(a, first, int(min(int64_t(kExpandRows), a.rows - first)), column);
 }
 
 void check(const LoraBack& a, const char* name) {
@@ -156,7 +133,7 @@ void check(const LoraBack& a, const char* name) {
 bool whole_outputs(const LoraBack& a) {
   bool factors = true;
   for (int64_t i = 0; i < a.count; ++i) factors = factors && reinterpret_cast<uintptr_t>(a.projections[i].a) % 8 == 0;
-  return factors && in_fours(a.dx, a.lddx) && in_fours(a.rounded) && a.in % kOutputs == 0;
+  return factors && in_fours(a.dx, a.lddx) && in_fours(a.rounded) && a.in % 4 == 0;
 }
 
 }  // namespace
@@ -175,7 +152,7 @@ void lora_back_expand(const LoraBack& a, cudaStream_t stream) {
   check(a, "lora_back_expand");
   check_argument(a.in >= 1 && a.in <= a.lddx && a.in < 1 << 23, "lora_back_expand", "in");
   if (a.rows == 0 || (a.count == 0 && a.rounded == nullptr)) return;
-  const dim3 grid(unsigned(ceil_div(a.rows, kExpandRows)), unsigned(ceil_div(a.in, kExpandOutputs)));
+  const dim3 grid(unsigned(ceil_div(a.rows, kExpandRows)), unsigned(ceil_div(a.in, kExpandColumns)));
   if (whole_outputs(a)) GPU_LAUNCH_EARLY(back_expand_kernel<true>, grid, dim3(kExpandThreads), 0, stream, a);
   else GPU_LAUNCH_EARLY(back_expand_kernel<false>, grid, dim3(kExpandThreads), 0, stream, a);
   check_launch("lora_back_expand");

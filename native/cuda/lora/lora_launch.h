@@ -5,9 +5,6 @@
 
 namespace tandem::cuda::lora {
 
-// Many rows, as in prefill and in training, most of them of one adapter: a block takes several, so that factors are read for all of them.
-constexpr int64_t kManyRows = 256;
-
 // Of one launch, a layer of the grid each.
 struct Loras {
   Lora each[Lora::kMost];

@@ -6,16 +6,16 @@
 #include "cuda/common/launch.h"
 #include "cuda/common/tensor_core.h"
 #include "cuda/lora/lora_back.h"
-#include "cuda/lora/lora_sums.h"
+#include "cuda/lora/lora_outputs.h"
 
 namespace tandem::cuda {
 namespace {
 
 using lora::kEach;
-using lora::kRanks;
+using lora::split;
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kMostGroups = 2;  // of ranks that a block takes
+constexpr int kRanks = 8, kMostGroups = 2;  // of a group, and groups that a block takes
 constexpr int kTileRows = 16, kTileColumns = 64, kChunks = kTileColumns / kEach;
 constexpr int kRowBytes = kTileColumns * int(sizeof(bf16));
 // A stage of a warp's ring: rows of x, whose chunks of 16 bytes are permuted so that ldmatrix meets no bank twice, and of u for each group.
@@ -65,12 +65,6 @@ __device__ __forceinline__ void bring(void* to, const T* from, int count) {
     GPU_NO_UNROLL
     for (int i = 0; i < int(16 / sizeof(T)); ++i) static_cast<T*>(to)[i] = i < count ? from[i] : T{};
   }
-}
-
-// Two numbers as the sums of two bf16 each: the upper ones and what they leave.
-__device__ __forceinline__ void split(float first, float second, uint32_t& upper, uint32_t& rest) {
-  upper = pack_rounded(first, second);
-  rest = pack_rounded(first - to_float(bf16{uint16_t(upper)}), second - to_float(bf16{uint16_t(upper >> 16)}));
 }
 
 // A warp's share of the rows, every kWarps-th tile of them, for kTileColumns columns and kGroups groups.

@@ -3,19 +3,22 @@
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/lora/lora.h"
-#include "cuda/lora/lora_sums.h"
+#include "cuda/lora/lora_outputs.h"
 
 namespace tandem::cuda {
 namespace {
 
 using lora::kEach;
+using lora::kGroups;
+using lora::kQuad;
 using lora::kRanks;
-using lora::kSegments;
-using lora::kStep;
 using lora::kThreads;
+using lora::kWarpOutputs;
 
-constexpr int kPairRows = 2;  // of one adapter, that a block takes
-constexpr int64_t kTileOutputs = int64_t(kThreads) * kEach;
+// Of one adapter, that a block takes: an instruction has room for more, but then there would be fewer blocks.
+constexpr int kTileRows = 4;
+static_assert(kTileRows <= lora::kRows);
+constexpr int64_t kTileOutputs = 4 * int64_t(kThreads / kWarp) * kWarpOutputs;
 static_assert(LoraPart::kMostRows <= kThreads);
 // Few rows make few blocks: then several share a row's outputs, each with an A x of its own, for which `u` and `arrived` have room.
 constexpr int64_t kMostSlices = 8, kMostSlicedRows = LoraPart::kLeastRows;
@@ -56,47 +59,40 @@ __device__ __forceinline__ LoraWeights weights_of(const LoraPart& a, int row, in
   return lora::weights_of(a.projections[which].adapters, a.adapter_count, a.most_rank, a.row_adapters[row]);
 }
 
-// kEach numbers as they are in memory.
-struct Eight {
-  uint32_t words[kEach / 2];
-  __device__ __forceinline__ float at(int i) const { return to_float(bf16{uint16_t(words[i / 2] >> (i % 2 * 16))}); }
+// Rows of one adapter that a block takes together, and its share of their outputs: blocks of a row, by gridDim.x, are its slices.
+struct Tile {
+  const int* rows;
+  int count;  // 0: other blocks have the row
+  int slice, slices;
 };
 
-__device__ __forceinline__ Eight load_eight(const bf16* from) {
-  const uint4 all = *reinterpret_cast<const uint4*>(from);
-  return {{all.x, all.y, all.z, all.w}};
-}
-
-// Rows of one adapter that a block takes together.
-struct Pair {
-  int first, second, count;  // 0: other blocks have the row
-};
-
-// A row goes with the next one of its adapter, if as many before it have that adapter as make pairs.
-__device__ __forceinline__ Pair pair_of(const LoraPart& a, int row) {
-  if (a.rows == 1) return {row, row, 1};
-  GPU_SHARED(before, int);
-  GPU_SHARED(next, int);
-  constexpr int kNone = int(LoraPart::kMostRows);
-  if (threadIdx.x == 0) before = 0, next = kNone;
-  __syncthreads();  // both are set
-  const int other = int(threadIdx.x);
-  if (other < a.rows && a.row_adapters[other] == a.row_adapters[row]) {
-    if (other < row) atomicAdd(&before, 1);
-    if (other > row) atomicMin(&next, other);
-  }
+// A row goes with the next ones of its adapter, if as many before it have that adapter as make whole tiles.
+__device__ __forceinline__ Tile tile_of(const LoraPart& a) {
+  GPU_SHARED(alike, uint32_t[kThreads / kWarp]);
+  GPU_SHARED(rows, int[kTileRows]);
+  const int count = int(a.rows), slices = int(gridDim.x) / count, slice = int(blockIdx.x) / count, row = int(blockIdx.x) - slice * count;
+  const int own = int(threadIdx.x), warp = own / kWarp, lane = own % kWarp;
+  const bool same = own < count && a.row_adapters[own] == a.row_adapters[row];
+  const uint32_t mine = __ballot_sync(kAllLanes, same);
+  if (lane == 0) alike[warp] = mine;
   __syncthreads();  // all rows have been looked at
-  if (before % kPairRows != 0) return {row, row, 0};
-  return next == kNone ? Pair{row, row, 1} : Pair{row, next, kPairRows};
+  // Of the adapter's rows: those before the block's, before the thread's own, and all.
+  int before = 0, until = 0, all = 0;
+  GPU_NO_UNROLL
+  for (int w = 0; w < kThreads / kWarp; ++w) {
+    const uint32_t bits = alike[w];
+    const auto below = [&](int end) { return __popc(end >= kWarp ? bits : end <= 0 ? 0 : bits & ((1u << end) - 1)); };
+    before += below(row - w * kWarp), until += below(own - w * kWarp), all += __popc(bits);
+  }
+  const int place = until - before;
+  if (same && place >= 0 && place < kTileRows) rows[place] = own;
+  __syncthreads();  // the tile's rows are there
+  return {rows, before % kTileRows == 0 ? min(kTileRows, all - before) : 0, slice, slices};
 }
-
-// Blocks of a row, by gridDim.x, are its slices.
-__device__ __forceinline__ int slices(const LoraPart& a) { return int(gridDim.x / unsigned(a.rows)); }
-__device__ __forceinline__ int slice_of(const LoraPart& a) { return int(blockIdx.x / unsigned(a.rows)); }
 
 // Where u of a row and projection lies.
-__device__ __forceinline__ float* u_of(const LoraPart& a, int row, int which) {
-  return a.u + ((row * a.count + which) * slices(a) + slice_of(a)) * a.most_rank;
+__device__ __forceinline__ float* u_of(const LoraPart& a, const Tile& tile, int i, int which) {
+  return a.u + ((tile.rows[i] * a.count + which) * tile.slices + tile.slice) * a.most_rank;
 }
 
 // A tile of outputs of B, of ranks [first, first + count), one for each of the first threads at a time.
@@ -107,30 +103,28 @@ __device__ __forceinline__ void fetch_tile(const LoraPart::Projection& p, const 
 }
 
 // What a group of ranks reads: of A what comes after the first step, and the first tile of B, which waits for u.
-__device__ __forceinline__ void fetch_ranks(const LoraPart& a, int which, const LoraWeights& w, int first_rank) {
+__device__ __forceinline__ void fetch_ranks(const LoraPart& a, const Tile& tile, int which, const LoraWeights& w, int first_rank) {
   const int ranks = min(kRanks, w.rank - first_rank), rank = int(threadIdx.x);
-  const bool steps = a.in > kSegments * kStep && lora::whole_vectors(w.a, a.in, a.in);
+  const bool steps = a.in > lora::kSegments * lora::kStep && lora::whole_vectors(w.a, a.in, a.in);
   if (steps && rank < ranks) lora::fetch(w.a + (first_rank + rank) * a.in, a.in);
-  fetch_tile(a.projections[which], w, slice_of(a) * kTileOutputs, first_rank, ranks);
+  fetch_tile(a.projections[which], w, tile.slice * kTileOutputs, first_rank, ranks);
 }
 
-// u of the pair for a group of ranks.
-__device__ __forceinline__ void shrink_pair(const LoraPart& a, const Pair& pair, int which, const LoraWeights& w, int first_rank) {
-  const int ranks = min(kRanks, w.rank - first_rank);
+// u of the tile for a group of ranks.
+__device__ __forceinline__ void shrink_tile(const LoraPart& a, const Tile& tile, int which, const LoraWeights& w, int first_rank) {
   const bool vectors = lora::whole_vectors(a.x, a.in, a.ldx) && lora::whole_vectors(w.a, a.in, a.in);
-  const float sum = lora::shrink<kPairRows>(a.x + pair.first * a.ldx, int64_t(pair.second - pair.first) * a.ldx, pair.count, vectors,
-                                            w.a + first_rank * a.in, int(a.in), ranks);
-  const int rank = int(threadIdx.x) / kPairRows, r = int(threadIdx.x) % kPairRows;
-  if (rank < ranks && r < pair.count) u_of(a, r == 0 ? pair.first : pair.second, which)[first_rank + rank] = w.scale * sum;
+  const auto x_of = [&](int i) { return a.x + tile.rows[i] * a.ldx; };
+  lora::shrink<1>(x_of, tile.count, {w.a + first_rank * a.in, min(kRanks, w.rank - first_rank), int(a.in), vectors},
+                  [&](int rank, int i, float sum) { u_of(a, tile, i, which)[first_rank + rank] = w.scale * sum; });
 }
 
-// Whether all of the pair's u is there: of the blocks that make it, the last to come goes on.
-__device__ __forceinline__ bool last_of_pair(const LoraPart& a, const Pair& pair, int which, int blocks) {
+// Whether all of the tile's u is there: of the blocks that make it, the last to come goes on.
+__device__ __forceinline__ bool last_of_tile(const LoraPart& a, const Tile& tile, int which, int blocks) {
   GPU_SHARED(last, bool);
   __syncthreads();  // u of the block is written
   if (blocks == 1) return true;
   if (threadIdx.x == 0) {
-    int32_t* arrived = a.arrived + (pair.first * LoraPart::kMost + which) * slices(a) + slice_of(a);
+    int32_t* arrived = a.arrived + (tile.rows[0] * LoraPart::kMost + which) * tile.slices + tile.slice;
     last = arrive(arrived) == blocks - 1;
     if (last) *arrived = 0;
   }
@@ -138,84 +132,57 @@ __device__ __forceinline__ bool last_of_pair(const LoraPart& a, const Pair& pair
   return last;
 }
 
-// The sums of kEach outputs, whose factors of rank `from` and the following are at `row`, go on by at most kRanks ranks. All of these are
-// read at once, and lane 8 r + i of the warp reads u of rank i and row r; of ranks that there are not the last again.
-__device__ __forceinline__ void add_ranks(const bf16* row, int64_t out, const float* u, int last, float (&first)[kEach],
-                                          float (&second)[kEach]) {
-  Eight factors[kRanks];
-  GPU_UNROLL
-  for (int i = 0; i < kRanks; ++i, row += i <= last ? out : 0) factors[i] = load_eight(row);
-  const float own = fresh(u + min(int(threadIdx.x) % kRanks, last));
-  GPU_UNROLL
-  for (int i = 0; i < kRanks; ++i) {
-    const float of_first = __shfl_sync(kAllLanes, own, i), of_second = __shfl_sync(kAllLanes, own, kRanks + i);
-    if (i > last) break;
-    GPU_UNROLL
-    for (int j = 0; j < kEach; ++j) {
-      const float factor = factors[i].at(j);
-      first[j] = fmaf(factor, of_first, first[j]);
-      second[j] = fmaf(factor, of_second, second[j]);
-    }
-  }
-}
-
-// B u of the pair, kEach outputs of a thread at a time; those that have none go along, for their warp.
-__device__ __forceinline__ void expand_vectors(const LoraPart& a, const Pair& pair, int which, const LoraWeights& w) {
+// B u of the tile, kWarpOutputs outputs of a warp at a time.
+template <bool kVector>
+__device__ __forceinline__ void expand_tile(const LoraPart& a, const Tile& tile, int which, const LoraWeights& w) {
   const LoraPart::Projection& p = a.projections[which];
-  const float* u = u_of(a, int(threadIdx.x) / kRanks % kPairRows == 0 ? pair.first : pair.second, which);
-  const int64_t apart = slices(a) * kTileOutputs;
+  const int lane = int(threadIdx.x) % kWarp, group = lane / kQuad;
+  const float* u = group < tile.count ? u_of(a, tile, group, which) : nullptr;
+  const int64_t apart = tile.slices * kTileOutputs;
   GPU_UNROLL_1
-  for (int64_t tile = slice_of(a) * kTileOutputs; tile < p.out; tile += apart) {
-    fetch_tile(p, w, tile + apart, 0, w.rank);
-    const int64_t output = tile + int64_t(threadIdx.x) * kEach;
-    const bf16* row = w.b + min(output, p.out - kEach);
-    float first[kEach] = {}, second[kEach] = {};
-    GPU_NO_UNROLL
-    for (int from = 0; from < w.rank; from += kRanks) {
-      add_ranks(row + from * p.out, p.out, u + from, min(kRanks, w.rank - from) - 1, first, second);
+  for (int64_t first = tile.slice * kTileOutputs; first < p.out; first += apart) {
+    if (kVector) fetch_tile(p, w, first + apart, 0, w.rank);
+    GPU_UNROLL_1
+    for (int64_t tile_output = 0; tile_output < kTileOutputs; tile_output += kThreads / kWarp * kWarpOutputs) {
+      const int64_t of_warp = first + tile_output + int(threadIdx.x) / kWarp * kWarpOutputs, output = of_warp + group * kEach;
+      if (of_warp >= p.out) break;
+      lora::OutputSums sums{};
+      GPU_UNROLL_1
+      for (int rank = 0; rank < w.rank; rank += kRanks) {
+        lora::OutputFactors factors{};
+        GPU_UNROLL
+        for (int i = 0; i < kQuad; ++i) {
+          const int own = rank + lora::lane_rank(i);
+          if (own < w.rank) factors.of_rank[i] = lora::load_eight<kVector>(w.b + own * p.out, output, p.out);
+        }
+        lora::add_outputs(factors, lora::rank_pairs<&fresh>(u, rank, w.rank), sums);
+      }
+      GPU_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        const int i = lane % kQuad * 2 + r;
+        if (i >= tile.count) continue;
+        lora::store_outputs<kVector>(a.part + tile.rows[i] * a.columns + p.first + output, p.out - output, r, sums);
+      }
     }
-    if (output >= p.out) continue;
-    float* to = a.part + p.first + output;
-    for (int i = 0; i < kEach; i += 4) lora::store_4(to + pair.first * a.columns + i, first + i);
-    if (pair.count < kPairRows) continue;
-    for (int i = 0; i < kEach; i += 4) lora::store_4(to + pair.second * a.columns + i, second + i);
   }
 }
 
-// The same, one output at a time.
-__device__ __forceinline__ void expand_each(const LoraPart& a, const Pair& pair, int which, const LoraWeights& w) {
-  const LoraPart::Projection& p = a.projections[which];
-  const float *u0 = u_of(a, pair.first, which), *u1 = u_of(a, pair.second, which);
-  GPU_NO_UNROLL
-  for (int64_t output = slice_of(a) * kThreads + int64_t(threadIdx.x); output < p.out; output += slices(a) * kThreads) {
-    float first = 0, second = 0;
-    GPU_NO_UNROLL
-    for (int r = 0; r < w.rank; ++r) {
-      const float factor = to_float(w.b[r * p.out + output]);
-      first = fmaf(factor, fresh(u0 + r), first);
-      second = fmaf(factor, fresh(u1 + r), second);
-    }
-    float* to = a.part + p.first + output;
-    to[pair.first * a.columns] = first;
-    if (pair.count == kPairRows) to[pair.second * a.columns] = second;
-  }
-}
-
-__device__ __forceinline__ void expand_pair(const LoraPart& a, const Pair& pair, int which) {
-  const LoraWeights w = weights_of(a, pair.first, which);
+__device__ __forceinline__ void expand_tile(const LoraPart& a, const Tile& tile, int which) {
+  const LoraWeights w = weights_of(a, tile.rows[0], which);
   const LoraPart::Projection& p = a.projections[which];
   const bool rows = reinterpret_cast<uintptr_t>(a.part) % 16 == 0 && a.columns % 4 == 0 && p.first % 4 == 0;
-  if (rows && lora::whole_vectors(w.b, p.out, p.out)) expand_vectors(a, pair, which, w);
-  else expand_each(a, pair, which, w);
+  if (rows && lora::whole_vectors(w.b, p.out, p.out)) expand_tile<true>(a, tile, which, w);
+  else expand_tile<false>(a, tile, which, w);
 }
 
 // Rows without an adapter: -0 is what leaves every number as it is, -0 too.
-__device__ __forceinline__ void clear_pair(const LoraPart& a, const Pair& pair, int which) {
+__device__ __forceinline__ void clear_tile(const LoraPart& a, const Tile& tile, int which) {
   const LoraPart::Projection& p = a.projections[which];
   GPU_NO_UNROLL
-  for (int64_t output = slice_of(a) * kThreads + int64_t(threadIdx.x); output < p.out; output += slices(a) * kThreads) {
-    a.part[pair.first * a.columns + p.first + output] = -0.0f;
-    a.part[pair.second * a.columns + p.first + output] = -0.0f;
+  for (int i = 0; i < tile.count; ++i) {
+    float* to = a.part + tile.rows[i] * a.columns + p.first;
+    GPU_NO_UNROLL
+    for (int output = tile.slice * kThreads + int(threadIdx.x); output < p.out; output += tile.slices * kThreads) to[output] = -0.0f;
   }
 }
 
@@ -223,20 +190,20 @@ __device__ __forceinline__ void clear_pair(const LoraPart& a, const Pair& pair, 
 __device__ __forceinline__ int ranks_apart() { return int(gridDim.y) * kRanks; }
 
 __device__ __forceinline__ void make_part(const LoraPart& a) {
-  const int row = int(blockIdx.x % unsigned(a.rows)), first_rank = int(blockIdx.y) * kRanks, which = int(blockIdx.z);
-  const LoraWeights w = weights_of(a, row, which);
+  const int first_rank = int(blockIdx.y) * kRanks, which = int(blockIdx.z);
+  const LoraWeights w = weights_of(a, int(blockIdx.x % unsigned(a.rows)), which);
   if (first_rank > 0 && first_rank >= w.rank) return;
-  const Pair pair = pair_of(a, row);
-  if (pair.count == 0) return;
-  if (w.rank == 0) return clear_pair(a, pair, which);
+  const Tile tile = tile_of(a);
+  if (tile.count == 0) return;
+  if (w.rank == 0) return clear_tile(a, tile, which);
   GPU_NO_UNROLL
-  for (int rank = first_rank; rank < w.rank; rank += ranks_apart()) fetch_ranks(a, which, w, rank);
+  for (int rank = first_rank; rank < w.rank; rank += ranks_apart()) fetch_ranks(a, tile, which, w, rank);
   GPU_NO_UNROLL
   for (int rank = first_rank; rank < w.rank; rank += ranks_apart()) {
     if (rank >= ranks_apart()) __syncthreads();  // the ranks before have left shared memory
-    shrink_pair(a, pair, which, w, rank);
+    shrink_tile(a, tile, which, w, rank);
   }
-  if (last_of_pair(a, pair, which, min(int(gridDim.y), (w.rank + kRanks - 1) / kRanks))) expand_pair(a, pair, which);
+  if (last_of_tile(a, tile, which, min(int(gridDim.y), (w.rank + kRanks - 1) / kRanks))) expand_tile(a, tile, which);
 }
 
 // Block (row of a slice, every so many-th group of ranks, projection). Few registers and little shared memory, so that its blocks fit beside a product's.

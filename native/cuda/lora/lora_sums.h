@@ -1,19 +1,21 @@
-// The sums of low-rank adapters, in the one order that all kernels keep.
+// The sums of low-rank adapters, in the one order that all kernels keep: these are A x, and lora_outputs.h has B u.
 //
-// A x: the inputs are cut in kSegments segments of whole kStep inputs, by their number alone. Of a segment every lane of a warp has a chain
-// over its kEach inputs of each step, ascending; then comes the tree of warp_sum(), then the segments in order, then the scale.
-// B u: one chain over the ranks, ascending, which is added to the product's sum.
+// A x: the inputs are cut in kSegments segments of whole kStep inputs, by their number alone. A segment's sums are two chains of
+// mma_m16n8k16, ranks by rows, over its kStep inputs each; zeros stand for what is behind the last input. Then come the two chains' sum, the
+// segments in order, and the scale.
 #pragma once
+#include "cuda/common/tensor_core.h"
 #include "cuda/lora/lora.h"
 
 namespace tandem::cuda::lora {
 
 constexpr int kSegments = 8;  // a block has a warp for each
 constexpr int kThreads = kSegments * kWarp;
-constexpr int kEach = 8;  // elements of a 16-byte load
-constexpr int kStep = kWarp * kEach;
-constexpr int kRanks = 8;                     // that a block takes at a time
-constexpr int kExpandRows = 8, kOutputs = 4;  // of a block and of a thread that expand
+constexpr int kEach = 8;                               // elements of a 16-byte load
+constexpr int kQuad = 4, kGroups = kWarp / kQuad;      // lanes that share a row of an instruction's operands, and such groups of lanes
+constexpr int kRun = kQuad * kEach, kStep = 4 * kRun;  // inputs of a row that a group has by one load, and by those of a step
+constexpr int kRanks = 16, kRows = 8;                  // of an instruction
+constexpr int kSegmentSums = kRanks * kRows;
 
 __device__ __forceinline__ LoraWeights weights_of(const LoraWeights* adapters, int64_t count, int64_t most_rank, int32_t index) {
   if (index < 0 || index >= count) return {nullptr, nullptr, 0, 0};
@@ -27,36 +29,29 @@ __host__ __device__ __forceinline__ bool whole_vectors(const void* p, int64_t co
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && count % kEach == 0 && ld % kEach == 0;
 }
 
-// Eight elements, two to a word.
-__device__ __forceinline__ void unpack(const uint4& packed, float (&out)[kEach]) {
-  const uint32_t words[kEach / 2] = {packed.x, packed.y, packed.z, packed.w};
-  GPU_UNROLL
-  for (int i = 0; i < kEach; ++i) out[i] = to_float(bf16{uint16_t(words[i / 2] >> (i % 2 * 16))});
+// Elements two to a word.
+struct Eight {
+  uint32_t words[kEach / 2];
+};
+
+__device__ __forceinline__ Eight load_eight(const bf16* from) {
+  const uint4 all = *reinterpret_cast<const uint4*>(from);
+  return {{all.x, all.y, all.z, all.w}};
 }
 
-// Elements [at, at + kCount) of a row that has `count`; zero from there on.
-template <int kCount>
-__device__ __forceinline__ void load(const bf16* row, int64_t at, int64_t count, float (&out)[kCount]) {
-  static_assert(kCount == 4 || kCount == 8);
-  uint32_t words[kCount / 2] = {};
-  if (at < count) {
-    if constexpr (kCount == 8) {
-      const uint4 all = *reinterpret_cast<const uint4*>(row + at);
-      words[0] = all.x, words[1] = all.y, words[2] = all.z, words[3] = all.w;
-    } else {
-      const float2 all = *reinterpret_cast<const float2*>(row + at);
-      memcpy(words, &all, sizeof all);
+// Elements [at, at + 8) of a row that has `count`; zero from there on. kVector: whole vectors are.
+template <bool kVector>
+__device__ __forceinline__ Eight load_eight(const bf16* row, int64_t at, int64_t count) {
+  Eight out{};
+  if constexpr (kVector) {
+    if (at < count) out = load_eight(row + at);
+  } else {
+    GPU_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      if (at + i < count) out.words[i / 2] |= uint32_t(row[at + i].bits) << (i % 2 * 16);
     }
   }
-  GPU_UNROLL
-  for (int i = 0; i < kCount; ++i) out[i] = to_float(bf16{uint16_t(words[i / 2] >> (i % 2 * 16))});
-}
-
-// The same, where they cannot be read at once.
-template <int kCount>
-__device__ __forceinline__ void load_each(const bf16* row, int64_t at, int64_t count, float (&out)[kCount]) {
-  GPU_UNROLL
-  for (int i = 0; i < kCount; ++i) out[i] = at + i < count ? to_float(row[at + i]) : 0.0f;
+  return out;
 }
 
 // 16 bytes by one instruction, which the compiler does not make of four numbers in registers here.
@@ -80,201 +75,92 @@ __device__ __forceinline__ void fetch(const bf16* from, int64_t count) {
 }
 #endif
 
-// A lane's inputs of one step, two to a word, of rows that lie ldx elements apart; of rows that there are not the last again.
-template <int kRows>
-struct StepInputs {
-  uint4 rows[kRows];
+__host__ __device__ __forceinline__ int segment_of(int in) { return (in + kSegments * kStep - 1) / (kSegments * kStep) * kStep; }
+
+// A lane's part of the sums of a segment: ranks g and g + kRanks / 2 of rows 2 t and 2 t + 1, of lane t of group g.
+struct RankSums {
+  float even[4], odd[4];
 };
-template <int kRows>
-__device__ __forceinline__ StepInputs<kRows> load_inputs(const bf16* x, int64_t ldx, int last_row, int in, int k) {
-  StepInputs<kRows> inputs{};
+
+// kRun inputs more. Which of them an instruction multiplies together is free, so each lane's are those that it has read: of ranks g and
+// g + kRanks / 2 and of row g.
+__device__ __forceinline__ void add_run(const Eight& upper, const Eight& lower, const Eight& x, RankSums& sums) {
   GPU_UNROLL
-  for (int r = 0; r < kRows; ++r, x += r <= last_row ? ldx : 0) {
-    if (k < in) inputs.rows[r] = *reinterpret_cast<const uint4*>(x + k);
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t ranks[4] = {upper.words[2 * i], lower.words[2 * i], upper.words[2 * i + 1], lower.words[2 * i + 1]};
+    const uint32_t inputs[2] = {x.words[2 * i], x.words[2 * i + 1]};
+    mma_m16n8k16(i == 0 ? sums.even : sums.odd, ranks, inputs);
   }
-  return inputs;
 }
 
-// A lane's chains go on by its inputs of one step: sums[i * kRows + r] of rank i and row r. factors_of(i, out) gives those of rank i, ranks in
-// order.
-template <int kRows, class Factors>
-__device__ __forceinline__ void multiply_step(const StepInputs<kRows>& step, float (&sums)[kRanks * kRows], const Factors& factors_of) {
-  float inputs[kRows][kEach];
+// To a segment's sums: [rank][row].
+__device__ __forceinline__ void put_sums(const RankSums& sums, float* segment) {
+  const int lane = int(threadIdx.x) % kWarp, group = lane / kQuad, row = lane % kQuad * 2;
   GPU_UNROLL
-  for (int r = 0; r < kRows; ++r) unpack(step.rows[r], inputs[r]);
-  GPU_UNROLL
-  for (int i = 0; i < kRanks; ++i) {
-    float factors[kEach];
-    factors_of(i, factors);
-    GPU_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      GPU_UNROLL
-      for (int j = 0; j < kEach; ++j) sums[i * kRows + r] = fmaf(inputs[r][j], factors[j], sums[i * kRows + r]);
-    }
-  }
-}
-
-// The same by factors in memory, [k, k + kEach) of rows of `a`; of ranks that there are not the last again.
-template <int kRows>
-__device__ __forceinline__ void sum_step(const StepInputs<kRows>& step, const bf16* a, int in, int last_rank, int k,
-                                         float (&sums)[kRanks * kRows]) {
-  multiply_step<kRows>(step, sums, [&](int i, float(&factors)[kEach]) {
-    if (i > 0) a += i <= last_rank ? in : 0;
-    load(a, k, in, factors);
-  });
-}
-
-// The same, one input after the other.
-template <int kRows>
-__device__ __forceinline__ void sum_each(const bf16* x, int64_t ldx, int last_row, const bf16* a, int in, int last_rank, int k,
-                                         float (&sums)[kRanks * kRows]) {
-  GPU_UNROLL_1
-  for (int at = k; at < min(k + kEach, in); ++at) {
-    float inputs[kRows];
-    GPU_UNROLL
-    for (int r = 0; r < kRows; ++r) inputs[r] = to_float(x[min(r, last_row) * ldx + at]);
-    const bf16* factors = a + at;
-    GPU_UNROLL
-    for (int i = 0; i < kRanks; ++i, factors += i <= last_rank ? in : 0) {
-      const float factor = to_float(*factors);
-      GPU_UNROLL
-      for (int r = 0; r < kRows; ++r) sums[i * kRows + r] = fmaf(inputs[r], factor, sums[i * kRows + r]);
-    }
-  }
-}
-
-// This lane's chains over its warp's segment.
-template <int kRows>
-__device__ __forceinline__ void sum_segment(const bf16* x, int64_t ldx, int rows, bool vectors, const bf16* a, int in, int ranks,
-                                            float (&sums)[kRanks * kRows]) {
-  const int segment = (in + kSegments * kStep - 1) / (kSegments * kStep) * kStep;
-  const int begin = int(threadIdx.x) / kWarp * segment, end = min(begin + segment, in);
-  const int lane_input = int(threadIdx.x) % kWarp * kEach;
-  if (vectors) {
-    GPU_UNROLL_1
-    for (int step = begin; step < end; step += kStep) {
-      sum_step<kRows>(load_inputs<kRows>(x, ldx, rows - 1, in, step + lane_input), a, in, ranks - 1, step + lane_input, sums);
-    }
-  } else {
-    GPU_UNROLL_1
-    for (int step = begin; step < end; step += kStep) sum_each<kRows>(x, ldx, rows - 1, a, in, ranks - 1, step + lane_input, sums);
-  }
-}
-
-// The trees of kCount sums, as warp_sum() has them, in fewer steps: lane l is left with sums[l / (kWarp / kCount)].
-template <int kCount>
-__device__ __forceinline__ float sum_of_lane(float (&sums)[kCount]) {
-  static_assert(kCount >= 1 && kCount <= kWarp && (kCount & (kCount - 1)) == 0);
-  const int lane = int(threadIdx.x) % kWarp;
-  GPU_UNROLL
-  for (int mask = kWarp / 2, left = kCount; mask > 0; mask /= 2, left = max(left / 2, 1)) {
-    if (left == 1) {
-      sums[0] += __shfl_xor_sync(kAllLanes, sums[0], mask);
-      continue;
-    }
-    const bool upper = (lane & mask) != 0;
-    GPU_UNROLL
-    for (int i = 0; i < kCount / 2; ++i) {
-      if (i >= left / 2) continue;
-      const float low = sums[i], high = sums[i + left / 2];
-      sums[i] = (upper ? high : low) + __shfl_xor_sync(kAllLanes, upper ? low : high, mask);
-    }
-  }
-  return sums[0];
+  for (int i = 0; i < 4; ++i) segment[(group + i / 2 * (kRanks / 2)) * kRows + row + i % 2] = sums.even[i] + sums.odd[i];
 }
 
 // A sum of all segments, in order.
-template <int kCount>
-__device__ __forceinline__ float sum_of_segments(const float (&segments)[kSegments][kCount], int at) {
-  float sum = segments[0][at];
+__device__ __forceinline__ float sum_of_segments(const float* segments, int at) {
+  float sum = segments[at];
   GPU_UNROLL
-  for (int s = 1; s < kSegments; ++s) sum += segments[s][at];
+  for (int s = 1; s < kSegments; ++s) sum += segments[s * kSegmentSums + at];
   return sum;
 }
 
-// A x without the scale, of `rows` rows from `x` on and `ranks` ranks from `a` on: thread i * kRows + r has that of rank i and row r. All
-// threads of the block call; before they call again, they meet.
-template <int kRows>
-__device__ __forceinline__ float shrink(const bf16* x, int64_t ldx, int rows, bool vectors, const bf16* a, int in, int ranks) {
-  constexpr int kCount = kRanks * kRows, kCopies = kWarp / kCount;
-  GPU_SHARED(segments, float[kSegments][kCount]);
-  float sums[kCount] = {};
-  sum_segment<kRows>(x, ldx, rows, vectors, a, in, ranks, sums);
-  const float mine = sum_of_lane(sums);
-  const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  if (lane % kCopies == 0) segments[warp][lane / kCopies] = mine;
-  __syncthreads();  // all segments are there
-  return threadIdx.x < kCount ? sum_of_segments(segments, int(threadIdx.x)) : 0;
-}
-
-// Outputs of one row, of which `count` are left: kOutputs at a time, one instruction each where kVector.
-template <bool kVector>
-__device__ __forceinline__ void load_outputs(const float* from, int64_t count, float (&out)[kOutputs]) {
-  if constexpr (kVector) {
-    const float4 all = *reinterpret_cast<const float4*>(from);
-    out[0] = all.x, out[1] = all.y, out[2] = all.z, out[3] = all.w;
-  } else {
-    for (int i = 0; i < kOutputs; ++i) out[i] = i < count ? from[i] : 0.0f;
-  }
-}
-
-template <bool kVector>
-__device__ __forceinline__ void load_factors(const bf16* row, int64_t output, int64_t count, float (&out)[kOutputs]) {
-  if constexpr (kVector) load(row, output, count, out);
-  else load_each(row, output, count, out);
-}
-
-template <bool kVector>
-__device__ __forceinline__ void store_outputs(float* to, int64_t count, const float (&values)[kOutputs]) {
-  if constexpr (kVector) {
-    store_4(to, values);
-  } else {
-    for (int i = 0; i < kOutputs && i < count; ++i) to[i] = values[i];
-  }
-}
-
-// A tile of kExpandRows rows under the same factors, of which `count` are there.
-struct ExpandTile {
-  const bf16* factors;  // [rank][width]
-  int64_t rank, width;
-  const float* u;  // rows, ldu floats apart
-  int64_t ldu;
-  int count;
+// Ranks that lie `in` elements apart.
+struct ShrinkFactors {
+  const bf16* a;
+  int ranks, in;
+  bool vectors;  // they, and the rows x, are read 16 bytes at a time
 };
 
-// u of a tile, from rank `first_rank` on: u[i][r / 4] has rank i of rows r .. r + 3.
-__device__ __forceinline__ void load_u(const ExpandTile& t, int64_t first_rank, float4 (&u)[kRanks][kExpandRows / 4]) {
-  if (threadIdx.x >= kRanks * kExpandRows) return;
-  const int i = int(threadIdx.x) % kRanks, row = int(threadIdx.x) / kRanks;
-  const int64_t rank = first_rank + i;
-  reinterpret_cast<float*>(u[i])[row] = rank < t.rank && row < t.count ? t.u[row * t.ldu + rank] : 0.0f;
+// This warp's segment of kTiles times kRows rows, x_of(i) each. Of rows and ranks that there are not the last again.
+template <bool kVector, int kTiles, class Rows>
+__device__ __forceinline__ void sum_segment(const Rows& x_of, int count, const ShrinkFactors& f, RankSums (&sums)[kTiles]) {
+  const int lane = int(threadIdx.x) % kWarp, group = lane / kQuad, segment = segment_of(f.in);
+  const int begin = int(threadIdx.x) / kWarp * segment, end = max(begin, min(begin + segment, f.in));
+  const bf16 *upper = f.a + int64_t(min(group, f.ranks - 1)) * f.in, *lower = f.a + int64_t(min(group + kRanks / 2, f.ranks - 1)) * f.in;
+  const bf16* rows[kTiles];
+  GPU_UNROLL
+  for (int i = 0; i < kTiles; ++i) rows[i] = x_of(min(i * kRows + group, count - 1));
+  constexpr int kRuns = kVector ? kStep / kRun : 1;  // whose loads are under way together
+  const int whole = begin + (end - begin + kStep - 1) / kStep * kStep;
+  GPU_UNROLL_1
+  for (int step = begin; step < whole; step += kRuns * kRun) {
+    Eight ranks[kRuns][2], inputs[kRuns][kTiles];
+    GPU_UNROLL
+    for (int run = 0; run < kRuns; ++run) {
+      const int at = step + run * kRun + lane % kQuad * kEach;
+      ranks[run][0] = load_eight<kVector>(upper, at, f.in);
+      ranks[run][1] = load_eight<kVector>(lower, at, f.in);
+      GPU_UNROLL
+      for (int i = 0; i < kTiles; ++i) inputs[run][i] = load_eight<kVector>(rows[i], at, f.in);
+    }
+    GPU_UNROLL
+    for (int run = 0; run < kRuns; ++run) {
+      GPU_UNROLL
+      for (int i = 0; i < kTiles; ++i) add_run(ranks[run][0], ranks[run][1], inputs[run][i], sums[i]);
+    }
+  }
 }
 
-// sums[r][j] go on by the ranks, of a tile's rows and the thread's outputs. All threads of the block call.
-template <bool kVector>
-__device__ __forceinline__ void sum_ranks(const ExpandTile& t, int64_t output, float (&sums)[kExpandRows][kOutputs]) {
-  GPU_SHARED(u, float4[kRanks][kExpandRows / 4]);
-  for (int64_t first_rank = 0; first_rank < t.rank; first_rank += kRanks) {
-    const int ranks = int(min(int64_t(kRanks), t.rank - first_rank));
-    float factors[kRanks][kOutputs];
-    GPU_UNROLL
-    for (int i = 0; i < kRanks; ++i) {
-      load_factors<kVector>(t.factors + (first_rank + min(i, ranks - 1)) * t.width, output, t.width, factors[i]);
-    }
-    __syncthreads();  // all are done with what was there before
-    load_u(t, first_rank, u);
-    __syncthreads();  // u is there for all
-    GPU_UNROLL
-    for (int i = 0; i < kRanks; ++i) {
-      if (i >= ranks) continue;
-      GPU_UNROLL
-      for (int r = 0; r < kExpandRows; ++r) {
-        const float4 four = u[i][r / 4];
-        const float each = r % 4 == 0 ? four.x : r % 4 == 1 ? four.y : r % 4 == 2 ? four.z : four.w;
-        GPU_UNROLL
-        for (int j = 0; j < kOutputs; ++j) sums[r][j] = fmaf(factors[i][j], each, sums[r][j]);
-      }
-    }
+// A x without the scale, of at most kRanks ranks and `count` rows, kTiles times kRows at most: put(rank, row, sum) gets each, by one of the
+// threads. All threads of the block call; before they call again, they meet.
+template <int kTiles, class Rows, class Put>
+__device__ __forceinline__ void shrink(const Rows& x_of, int count, const ShrinkFactors& f, const Put& put) {
+  constexpr int kTile = kSegments * kSegmentSums;
+  GPU_SHARED(segments, float[kTiles * kTile]);
+  RankSums sums[kTiles] = {};
+  if (f.vectors) sum_segment<true>(x_of, count, f, sums);
+  else sum_segment<false>(x_of, count, f, sums);
+  GPU_UNROLL
+  for (int i = 0; i < kTiles; ++i) put_sums(sums[i], segments + i * kTile + int(threadIdx.x) / kWarp * kSegmentSums);
+  __syncthreads();  // all segments are there
+  GPU_UNROLL
+  for (int at = int(threadIdx.x); at < kTiles * kSegmentSums; at += kThreads) {
+    const int tile = at / kSegmentSums, rank = at % kSegmentSums / kRows, row = tile * kRows + at % kRows;
+    if (rank < f.ranks && row < count) put(rank, row, sum_of_segments(segments + tile * kTile, at % kSegmentSums));
   }
 }
 

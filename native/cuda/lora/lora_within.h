@@ -9,7 +9,7 @@ namespace tandem::cuda {
 struct LoraWithin {
   static constexpr int kMostRows = 64, kMostRank = 256;
   static constexpr int kThreads = 128;  // the first ones of a block; others have nothing to do
-  static constexpr int kTileRows = 4;
+  static constexpr int kTileRows = 8;
 
   LoraPart part;
   int blocks;     // the first of the launch

@@ -4,23 +4,25 @@
 // other block; the order of the sums is that of lora_sums.h. Factors are not written by kernels ahead: they come before the inputs are there.
 #pragma once
 #include "cuda/common/early_launch.h"
-#include "cuda/common/tensor_core.h"
 #include "cuda/lora/lora_factors.h"
+#include "cuda/lora/lora_outputs.h"
 #include "cuda/lora/lora_within.h"
 
 namespace tandem::cuda::lora {
 
 // What the threads of a block share, in front of what each has for itself.
 struct WithinShared {
-  float segments[2][kSegments * kRanks * LoraWithin::kTileRows];  // of this group of ranks and of the one before
-  float u[LoraWithin::kMostRank * LoraWithin::kTileRows];         // [rank][row]
-  int32_t adapters[LoraWithin::kMostRows];                        // of each row, -1 = none
-  int32_t leads[LoraWithin::kMostRows];                           // whether the row is the first of its tile
-  int32_t tiles[LoraWithin::kMostRows][LoraWithin::kTileRows];    // rows, -1 = no more
+  static constexpr int kRankStride = LoraWithin::kMostRank + 8;  // so that a warp's u meet no bank twice
+
+  float segments[kSegments * kSegmentSums];
+  float u[LoraWithin::kTileRows * kRankStride];
+  int32_t adapters[LoraWithin::kMostRows];                      // of each row, -1 = none
+  int32_t leads[LoraWithin::kMostRows];                         // whether the row is the first of its tile
+  int32_t tiles[LoraWithin::kMostRows][LoraWithin::kTileRows];  // rows, -1 = no more
   int32_t tile_count;
   int32_t unused[3];
 };
-static_assert(sizeof(WithinShared) % 16 == 0);
+static_assert(sizeof(WithinShared) % 16 == 0 && LoraWithin::kTileRows == kRows);
 
 // The rows of each adapter, kTileRows at a time.
 __device__ __forceinline__ void find_tiles(const LoraPart& a, WithinShared& shared) {
@@ -56,28 +58,34 @@ __device__ __forceinline__ void find_tiles(const LoraPart& a, WithinShared& shar
   __syncthreads();  // the tiles are there
 }
 
-// Outputs [begin, end) of a projection for a tile of kRows rows, some of which may be none.
+// Outputs [begin, end) of a projection for a tile of rows, kMost at most.
 //
-// Every thread copies to shared memory what it needs itself, and nothing of another's: of each step of A the kEach inputs of its lane, of kRanks
-// ranks and of x; then of each pass over its outputs kEach columns of B. kUnits of these units are under way at a time.
-template <int kRows, int kUnits>
+// Every thread copies to shared memory what it needs itself, and nothing of another's: of each step of A its inputs of two ranks and, where the
+// row of its group is there, of x; then of each pass over the outputs its kEach columns of four ranks of B. kUnits of these are under way at a
+// time.
+template <int kMost, int kUnits>
 class TileWithin {
  public:
+  static constexpr int kThreads = LoraWithin::kThreads, kWarps = kThreads / kWarp, kPerWarp = kSegments / kWarps;
+  static_assert(kPerWarp == 2);
+  static constexpr int kRuns = kStep / kRun, kHalves = 2;  // of a unit: runs of A, or tiles of a warp's outputs
+  static constexpr int kSlots = kHalves * kRuns, kRowSlots = kRuns * kMost * kQuad;
+  static_assert(kHalves * kQuad <= kSlots);
+  static constexpr int kPass = kWarps * kHalves * kWarpOutputs, kUnitBytes = (kSlots * kThreads + kWarps * kRowSlots) * 16;
+
   __device__ __forceinline__ TileWithin(const LoraPart& a, int which, const LoraWeights& w, const int32_t* rows, int begin, int end,
                                         WithinShared& shared)
-      : a_(a), projection_(a.projections[which]), w_(w), begin_(begin), end_(end), shared_(shared), next_{0, 0, false} {
-    GPU_UNROLL
-    for (int r = 0; r < kRows; ++r) rows_[r] = rows[rows[r] < 0 ? 0 : r];
-    count_ = 1;
-    GPU_UNROLL
-    for (int r = 1; r < kRows; ++r) count_ += rows[r] >= 0;
-    const int in = int(a.in);
-    segment_ = (in + kSegments * kStep - 1) / (kSegments * kStep) * kStep;
-    GPU_UNROLL
-    for (int i = 0; i < kPerWarp; ++i) steps_[i] = max(0, min(segment_, in - begin_of(i)) + kStep - 1) / kStep;
+      : a_(a), projection_(a.projections[which]), w_(w), rows_(rows), begin_(begin), end_(end), shared_(shared), next_{0, 0, false} {
+    const int group = int(threadIdx.x) % kWarp / kQuad;
+    row_ = group < kMost ? rows[group] : -1;
+    x_ = a.x + max(row_, 0) * a.ldx;
+    segment_ = segment_of(int(a.in));
+    first_input_ = kPerWarp * segment_ * (int(threadIdx.x) / kWarp);
+    // A warp's segments follow each other, and of the last one of all a step may be cut.
+    steps_ = (max(0, min(kPerWarp * segment_, int(a.in) - first_input_)) + kStep - 1) / kStep;
     whole_a_ = whole_vectors(w.a, a.in, a.in);
     whole_b_ = whole_vectors(w.b, projection_.out, projection_.out);
-    if (steps_[0] + steps_[1] == 0) next_.expands = true;
+    if (steps_ == 0) next_.expands = true;
   }
 
   __device__ __forceinline__ void run() {
@@ -96,17 +104,12 @@ class TileWithin {
   }
 
  private:
-  static constexpr int kThreads = LoraWithin::kThreads, kWarps = kThreads / kWarp, kPerWarp = kSegments / kWarps;
-  static_assert(kPerWarp == 2);
-  static constexpr int kSlots = kRanks + kRows, kCount = kRanks * kRows, kPass = kThreads * kEach;
-
-  // A unit: of A this step of the warp's segments, or this pass over the outputs; of ranks from `rank` on.
+  // A unit: of A this step of the warp's segments, or this pass over the outputs; of kRanks ranks from `rank` on.
   struct Place {
     int rank, at;
     bool expands;
   };
 
-  __device__ __forceinline__ int begin_of(int i) const { return (int(threadIdx.x) / kWarp + i * kWarps) * segment_; }
   __device__ __forceinline__ bool ended(const Place& p) const { return p.expands && begin_ + p.at * kPass >= end_; }
 
   __device__ __forceinline__ void advance(Place& p) const {
@@ -118,51 +121,83 @@ class TileWithin {
     };
     if (p.expands) {
       if (!more_ranks()) ++p.at;
-    } else if (++p.at == steps_[0] + steps_[1]) {
+    } else if (++p.at == steps_) {
       p.at = 0;
       p.expands = !more_ranks();
     }
   }
 
-  __device__ __forceinline__ uint4* slot(int unit, int i) const {
-    return reinterpret_cast<uint4*>(&shared_ + 1) + (unit * kSlots + i) * kThreads + int(threadIdx.x);
+  __device__ __forceinline__ unsigned char* unit_of(int unit) const {
+    return reinterpret_cast<unsigned char*>(&shared_ + 1) + unit * kUnitBytes;
+  }
+  __device__ __forceinline__ Eight* slot(int unit, int i) const {
+    return reinterpret_cast<Eight*>(unit_of(unit)) + i * kThreads + int(threadIdx.x);
+  }
+  // Of x.
+  __device__ __forceinline__ Eight* row_slot(int unit, int run) const {
+    const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
+    return reinterpret_cast<Eight*>(unit_of(unit)) + kSlots * kThreads + warp * kRowSlots + run * kMost * kQuad + lane;
   }
 
-  // Of a unit of A.
-  __device__ __forceinline__ int input_of(const Place& p) const {
-    const int first = p.at < steps_[0] ? begin_of(0) + p.at * kStep : begin_of(1) + (p.at - steps_[0]) * kStep;
-    return first + int(threadIdx.x) % kWarp * kEach;
-  }
-  __device__ __forceinline__ int output_of(int pass) const { return begin_ + pass * kPass + int(threadIdx.x) * kEach; }
-
-  // kEach elements, of which `left` are there.
-  __device__ __forceinline__ static void bring(uint4* to, const bf16* from, int left) { cp_async_16(to, from, left > 0 ? 16 : 0); }
-  __device__ __forceinline__ static void bring_each(uint4* to, const bf16* from, int left) {
-    auto* elements = reinterpret_cast<uint16_t*>(to);
-    GPU_NO_UNROLL
-    for (int i = 0; i < kEach; ++i) elements[i] = i < left ? __ldcg(reinterpret_cast<const uint16_t*>(from) + i) : uint16_t(0);
+  __device__ __forceinline__ int input_of(const Place& p) const { return first_input_ + p.at * kStep + int(threadIdx.x) % kQuad * kEach; }
+  __device__ __forceinline__ int output_of(int pass) const {
+    const int warp = int(threadIdx.x) / kWarp, group = int(threadIdx.x) % kWarp / kQuad;
+    return begin_ + pass * kPass + warp * kHalves * kWarpOutputs + group * kEach;
   }
 
-  // Of ranks that there are not the last again.
+  // Zeros where there is no such rank, input or output.
   __device__ __forceinline__ void bring_factors(const Place& p, int unit) const {
     if (ended(p)) return;
-    const int64_t apart = p.expands ? projection_.out : a_.in;
-    const int at = p.expands ? output_of(p.at) : input_of(p), left = (p.expands ? end_ : int(a_.in)) - at;
-    const bf16* from = (p.expands ? w_.b : w_.a) + p.rank * apart + (left > 0 ? at : 0);
-    if (p.expands ? whole_b_ : whole_a_) {
+    if (!(p.expands ? whole_b_ : whole_a_)) return bring_each(p, unit);
+    Eight* to = slot(unit, 0);
+    if (p.expands) {
+      const int output = output_of(p.at), rank = p.rank + lane_rank(0);
+      const bf16* from = w_.b + rank * projection_.out + output;
       GPU_UNROLL
-      for (int i = 0; i < kRanks; ++i, from += p.rank + i < w_.rank ? apart : 0) bring(slot(unit, i), from, left);
+      for (int i = 0; i < kQuad; ++i) {
+        const int own = i / 2 * (kRanks / 2) + i % 2;
+        GPU_UNROLL
+        for (int half = 0; half < kHalves; ++half) {
+          const bool there = rank + own < w_.rank && output + half * kWarpOutputs < end_;
+          cp_async_16(to + (half * kQuad + i) * kThreads, from + own * projection_.out + half * kWarpOutputs, there ? 16 : 0);
+        }
+      }
     } else {
-      GPU_NO_UNROLL
-      for (int i = 0; i < kRanks; ++i, from += p.rank + i < w_.rank ? apart : 0) bring_each(slot(unit, i), from, left);
+      const int input = input_of(p), rank = p.rank + int(threadIdx.x) % kWarp / kQuad;
+      const bf16 *upper = w_.a + rank * a_.in + input, *lower = upper + kRanks / 2 * a_.in;
+      GPU_UNROLL
+      for (int run = 0; run < kRuns; ++run) {
+        const bool there = input + run * kRun < int(a_.in);
+        cp_async_16(to + 2 * run * kThreads, upper + run * kRun, there && rank < w_.rank ? 16 : 0);
+        cp_async_16(to + (2 * run + 1) * kThreads, lower + run * kRun, there && rank + kRanks / 2 < w_.rank ? 16 : 0);
+      }
+    }
+  }
+
+  // The same, one element at a time.
+  __device__ __forceinline__ void bring_each(const Place& p, int unit) const {
+    const int64_t apart = p.expands ? projection_.out : a_.in;
+    const bf16* factors = p.expands ? w_.b : w_.a;
+    const int first = p.expands ? output_of(p.at) : input_of(p), last = p.expands ? end_ : int(a_.in);
+    GPU_NO_UNROLL
+    for (int i = 0; i < kSlots * kEach; ++i) {
+      const int which = i / kEach;
+      const int rank = p.rank + (p.expands ? lane_rank(which % kQuad) : int(threadIdx.x) % kWarp / kQuad + which % 2 * (kRanks / 2));
+      const int at = first + (p.expands ? which / kQuad * kWarpOutputs : which / 2 * kRun) + i % kEach;
+      const bool there = rank < w_.rank && at < last;
+      const auto* from = reinterpret_cast<const uint16_t*>(factors) + rank * apart + at;
+      reinterpret_cast<uint16_t*>(slot(unit, which))[i % kEach] = there ? __ldcg(from) : uint16_t(0);
     }
   }
 
   __device__ __forceinline__ void bring_inputs(const Place& p, int unit) const {
-    if (p.expands) return;
-    const int at = input_of(p), left = int(a_.in) - at;
+    if (p.expands || row_ < 0) return;
+    const int at = input_of(p);
+    Eight* to = row_slot(unit, 0);
     GPU_UNROLL
-    for (int r = 0; r < kRows; ++r) bring(slot(unit, kRanks + r), a_.x + rows_[r] * a_.ldx + (left > 0 ? at : 0), left);
+    for (int run = 0; run < kRuns; ++run) {
+      cp_async_16(to + run * kMost * kQuad, x_ + at + run * kRun, at + run * kRun < int(a_.in) ? 16 : 0);
+    }
   }
 
   // The unit that is next is there; another one comes in place of the one before, which has been used. So when the last one has been taken,
@@ -193,90 +228,81 @@ class TileWithin {
   // u of the tile, for all threads when this returns.
   __device__ __forceinline__ void shrink() {
     GPU_UNROLL_1
-    for (int first_rank = 0, group = 0; first_rank < w_.rank; first_rank += kRanks, ++group) {
-      auto& segments = reinterpret_cast<float(&)[kSegments][kCount]>(shared_.segments[group % 2]);
+    for (int first_rank = 0; first_rank < w_.rank; first_rank += kRanks) {
+      const int of_segment = segment_ / kStep;
       GPU_UNROLL_1
-      for (int i = 0; i < kPerWarp; ++i) sum_segment(i == 0 ? steps_[0] : steps_[1], segments[int(threadIdx.x) / kWarp + i * kWarps]);
+      for (int i = 0; i < kPerWarp; ++i) {
+        float* to = shared_.segments + (int(threadIdx.x) / kWarp * kPerWarp + i) * kSegmentSums;
+        put_sums(sum_steps(i == 0 ? min(of_segment, steps_) : max(0, steps_ - of_segment)), to);
+      }
       __syncthreads();  // all segments are there
-      if (threadIdx.x >= kCount) continue;
-      const int rank = first_rank + int(threadIdx.x) / kRows;
-      const float sum = sum_of_segments(segments, int(threadIdx.x));
-      if (rank < w_.rank) shared_.u[rank * kRows + int(threadIdx.x) % kRows] = w_.scale * sum;
+      const int rank = first_rank + int(threadIdx.x) / kRows, row = int(threadIdx.x) % kRows;
+      if (rank < w_.rank)
+        shared_.u[row * WithinShared::kRankStride + rank] = w_.scale * sum_of_segments(shared_.segments, int(threadIdx.x));
+      __syncthreads();  // u is there, and the segments may be others'
     }
-    __syncthreads();  // u is there
   }
+  static_assert(kThreads == kSegmentSums);
 
-  __device__ __forceinline__ void sum_segment(int steps, float (&out)[kCount]) {
-    float sums[kCount] = {};
+  __device__ __forceinline__ RankSums sum_steps(int steps) {
+    RankSums sums{};
     GPU_UNROLL_1
     for (int step = 0; step < steps; ++step) {
       const int unit = take();
-      StepInputs<kRows> inputs;
       GPU_UNROLL
-      for (int r = 0; r < kRows; ++r) inputs.rows[r] = *slot(unit, kRanks + r);
-      multiply_step<kRows>(inputs, sums, [&](int i, float(&factors)[kEach]) { load_slot(unit, i, factors); });
+      for (int run = 0; run < kRuns; ++run) {
+        Eight x{};
+        if (row_ >= 0) x = *row_slot(unit, run);
+        add_run(*slot(unit, 2 * run), *slot(unit, 2 * run + 1), x, sums);
+      }
     }
-    constexpr int kCopies = kWarp / kCount;
-    const float mine = sum_of_lane(sums);
-    const int lane = int(threadIdx.x) % kWarp;
-    if (lane % kCopies == 0) out[lane / kCopies] = mine;
-  }
-
-  __device__ __forceinline__ void load_slot(int unit, int i, float (&out)[kEach]) const {
-    load(reinterpret_cast<const bf16*>(slot(unit, i)), 0, kEach, out);
+    return sums;
   }
 
   __device__ __forceinline__ void expand() {
+    const float* u = row_ < 0 ? nullptr : shared_.u + int(threadIdx.x) % kWarp / kQuad * WithinShared::kRankStride;
     GPU_UNROLL_1
     for (int pass = 0; begin_ + pass * kPass < end_; ++pass) {
-      float sums[kRows][kEach] = {};
+      OutputSums sums[kHalves] = {};
       GPU_UNROLL_1
-      for (int rank = 0; rank < w_.rank; rank += kRanks) add_ranks(take(), rank, sums);
-      store(output_of(pass), sums);
-    }
-  }
-
-  __device__ __forceinline__ void add_ranks(int unit, int first_rank, float (&sums)[kRows][kEach]) const {
-    GPU_UNROLL
-    for (int i = 0; i < kRanks; ++i) {
-      if (first_rank + i >= w_.rank) break;
-      const float* u = shared_.u + (first_rank + i) * kRows;
-      float factors[kEach];
-      load_slot(unit, i, factors);
-      GPU_UNROLL
-      for (int r = 0; r < kRows; ++r) {
+      for (int rank = 0; rank < w_.rank; rank += kRanks) {
+        const int unit = take();
+        const RankPairs pairs = rank_pairs(u, rank, w_.rank);
         GPU_UNROLL
-        for (int j = 0; j < kEach; ++j) sums[r][j] = fmaf(factors[j], u[r], sums[r][j]);
+        for (int half = 0; half < kHalves; ++half) {
+          OutputFactors factors;
+          GPU_UNROLL
+          for (int i = 0; i < kQuad; ++i) factors.of_rank[i] = *slot(unit, half * kQuad + i);
+          add_outputs(factors, pairs, sums[half]);
+        }
       }
+      GPU_UNROLL
+      for (int half = 0; half < kHalves; ++half) store(output_of(pass) + half * kWarpOutputs, sums[half]);
     }
   }
 
-  __device__ __forceinline__ void store(int output, const float (&sums)[kRows][kEach]) const {
+  __device__ __forceinline__ void store(int output, const OutputSums& sums) const {
     const int64_t column = projection_.first + output;
-    const bool fours =
-        output + kEach <= end_ && (reinterpret_cast<uintptr_t>(a_.part) / sizeof(float) + column) % 4 == 0 && a_.columns % 4 == 0;
+    const bool fours = (reinterpret_cast<uintptr_t>(a_.part) / sizeof(float) + column) % 4 == 0 && a_.columns % 4 == 0;
     GPU_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      if (r >= count_) break;
-      float* to = a_.part + rows_[r] * a_.columns + column;
-      if (fours) {
-        store_4(to, sums[r]);
-        store_4(to + 4, sums[r] + 4);
-        continue;
-      }
-      GPU_UNROLL
-      for (int j = 0; j < kEach; ++j) {
-        if (output + j < end_) to[j] = sums[r][j];
-      }
+    for (int r = 0; r < 2; ++r) {
+      const int i = int(threadIdx.x) % kQuad * 2 + r, row = i < kMost ? rows_[i] : -1;
+      if (row < 0) continue;
+      float* to = a_.part + row * a_.columns + column;
+      if (fours && output + kEach <= end_) store_outputs<true>(to, kEach, r, sums);
+      else store_outputs<false>(to, end_ - output, r, sums);
     }
   }
 
   const LoraPart& a_;
   const LoraPart::Projection& projection_;
   const LoraWeights& w_;
+  const int32_t* rows_;
   const int begin_, end_;
   WithinShared& shared_;
-  int rows_[kRows], count_, segment_, steps_[kPerWarp];
+  const bf16* x_;
+  int row_;  // of the lane's group, -1 = none
+  int segment_, first_input_, steps_;
   bool whole_a_, whole_b_;
   Place next_;  // to come
   int unit_ = 0;
@@ -294,13 +320,13 @@ __device__ __forceinline__ void clear_within(const LoraPart& a, int which, const
   }
 }
 
-template <int kRows, int kBytes>
+template <int kMost, int kBytes>
 __device__ __forceinline__ void add_within(const LoraPart& a, int which, const LoraWeights& w, const int32_t* rows, int begin, int end,
                                            WithinShared& shared) {
-  constexpr int kUnit = (kRanks + kRows) * 16 * LoraWithin::kThreads, kFit = (kBytes - int(sizeof(WithinShared))) / kUnit;
-  constexpr int kMost = 12;
+  constexpr int kUnitBytes = TileWithin<kMost, 2>::kUnitBytes, kFit = (kBytes - int(sizeof(WithinShared))) / kUnitBytes;
   static_assert(kFit >= 2, "one is used while others come");
-  TileWithin < kRows, kFit<kMost ? kFit : kMost>(a, which, w, rows, begin, end, shared).run();
+  constexpr int kMostUnits = 12;
+  TileWithin < kMost, kFit<kMostUnits ? kFit : kMostUnits>(a, which, w, rows, begin, end, shared).run();
 }
 
 // By the threads of block number `block` of the launch's first ones, which have kBytes of shared memory.
@@ -331,8 +357,7 @@ __device__ __forceinline__ void run_within(const LoraWithin& within, int block, 
     w.rank = min(w.rank, int32_t(a.most_rank));
     if (w.rank == 0) clear_within(a, which, rows, begin, end);
     else if (rows[1] < 0) add_within<1, kBytes>(a, which, w, rows, begin, end, shared);
-    else if (rows[2] < 0) add_within<2, kBytes>(a, which, w, rows, begin, end, shared);
-    else add_within<4, kBytes>(a, which, w, rows, begin, end, shared);
+    else add_within<LoraWithin::kTileRows, kBytes>(a, which, w, rows, begin, end, shared);
   }
 }
 

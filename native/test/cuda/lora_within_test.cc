@@ -66,12 +66,12 @@ TEST(gpu_lora_within_begins_no_round_for_few_rows) {
   check_plan(planned(1, 1, {12288, 12288}), 12, 12, 2048);
   check_plan(planned(1, 1, {4096}), 3, 2, 2048);
   // One adapter, and many.
-  check_plan(planned(64, 1, {4096}), 136, 34, 2048);
+  check_plan(planned(64, 1, {4096}), 136, 36, 1024);
   check_plan(planned(64, 32, {12288, 12288}), 72, 72, 12288);
   // Without room another round begins.
-  check_plan(planned(64, 32, {4096}), 0, 10, 4096);
+  check_plan(planned(64, 32, {4096}), 0, 9, 4096);
   CHECK_EQ(cuda::lora_least_within(planned(1, 1, {4096})), int64_t(1));
-  CHECK_EQ(cuda::lora_least_within(planned(64, 1, {4096})), int64_t(9));
+  CHECK_EQ(cuda::lora_least_within(planned(64, 1, {4096})), int64_t(5));
   LoraPart part = planned(65, 1, {64});
   CHECK(!cuda::lora_fits_within(part));
   CHECK_ERROR(kRange, "lora_within: rows", cuda::lora_within(part, 8));
