@@ -1177,7 +1177,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/gemm/matmul_wgmma_block.h',
-        search: '      __syncthreads();  // the rows are there\n',
+        search: '      __syncthreads();  // the rows are there, and what is added to them\n',
         replace: '',
       },
     ],
@@ -1586,8 +1586,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_part.cu',
-        search: 'arrive(arrived) == blocks - 1',
-        replace: 'arrive(arrived) == blocks - 2',
+        search: 'count_arrival(arrived) == blocks - 1',
+        replace: 'count_arrival(arrived) == blocks - 2',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1703,6 +1703,39 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: the counters of adapters that a gated product waits for stay',
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_wgmma_block.h',
+        search: ' == added.waiting - 1) added.arrived[0]',
+        replace: ' == added.waiting) added.arrived[0]',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a gated product adds what the adapter of its first row gives to all',
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_wgmma_block.h',
+        search: 'added.part + (at.token + token) * a.n',
+        replace: 'added.part + at.token * a.n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: blocks of adapters do not arrive where a gated product waits for them',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_within_block.h',
+        search: '  if (threadIdx.x == 0) count_arrival(a.arrived);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: a block within a product makes only its first tile',
     edits: [
       {
@@ -1763,8 +1796,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/device/layers.cc',
-        search: '    args.adapters = &part;\n',
-        replace: '',
+        search: '    args.adapters = &part;\n    cuda::matmul(',
+        replace: '    cuda::matmul(',
       },
     ],
     tests: ['native/test/cuda'],

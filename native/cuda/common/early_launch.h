@@ -23,6 +23,8 @@ using gpu_emulation::wait_for_inputs_first;
 
 #define GPU_LAUNCH_EARLY(kernel, grid, block, shared_bytes, stream, ...) \
   launch_early((kernel), (grid), (block), (shared_bytes), (stream), __VA_ARGS__)
+// The same, of a kernel whose other blocks wait for its first ones, which devices place before them.
+#define GPU_LAUNCH_EARLY_FIRST(first, ...) GPU_LAUNCH_EARLY(__VA_ARGS__)
 
 // The first half of wait_for_inputs(), by blocks that do much before they wait: the next kernel may begin when every block has come here.
 __device__ __forceinline__ void let_next_begin() {

@@ -32,7 +32,8 @@ struct MatMul {
   // [m][n / 2], 16-byte aligned, not where x is; null, or where matmul_gates() may be. Instead of y: swiglu() (elementwise/swiglu.h) of the
   // product's first half of outputs and its second.
   bf16* gated = nullptr;
-  // What adapters add to the same rows, by the same launch; null, or where matmul_takes_adapters() may be. The part's scratch is not used.
+  // What adapters add to the same rows, by the same launch; null, or where matmul_takes_adapters() may be. Of the part's scratch only `arrived`
+  // is used, of a gated product, whose sums have it added before the activation: then each column belongs to a projection.
   const LoraPart* adapters = nullptr;
 };
 

@@ -28,17 +28,19 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles
 
 // The same behind blocks that make what adapters add, which are placed first; `tiles` blocks of each part. Registers of few tokens are counted
 // as for four blocks, so that what follows has room beside them; with 64 tokens that would spill more than it gains (both seen on an H200).
-template <int kTokens, int kGroups, int kBlocks, int kTiles>
-__global__ void __launch_bounds__(Shape<kTokens, kGroups, kPlain, kBlocks, kTiles>::kThreads, kTokens < 64 ? 4 : kBlocks)
+template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
+__global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles>::kThreads, kTokens < 64 ? 4 : kBlocks)
     matmul_wgmma_adapters_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a,
                                  int tiles_per_part, bool parts_in_grid, int tiles, const __grid_constant__ LoraWithin adapters) {
 #if TANDEM_HOPPER_CODE
-  using S = Shape<kTokens, kGroups, kPlain, kBlocks, kTiles>;
+  using S = Shape<kTokens, kGroups, kKind, kBlocks, kTiles>;
   GPU_SHARED_BYTES(shared);
   const int number = int(blockIdx.x), own = number - adapters.blocks;
-  if (own < 0) return lora::run_within<kAdapterBytes<S>>(adapters, number, shared);
+  if (own < 0) return lora::run_within<kAdapterBytes<S>>(adapters, kKind == kGated, number, shared);
   const BlockPlace block{own % tiles, own / tiles, number};
-  multiply_block<kTokens, kGroups, kPlain, S>(&weights, &tokens, a, tiles_per_part, parts_in_grid, block, shared);
+  AddedPart added;
+  if (kKind == kGated) added = {adapters.part.part, adapters.part.arrived, adapters.blocks, tiles};
+  multiply_block<kTokens, kGroups, kKind, S>(&weights, &tokens, a, tiles_per_part, parts_in_grid, block, shared, added);
 #endif
 }
 
@@ -65,14 +67,15 @@ void launch_tiles(const MatMul& a, const Split& split, cudaStream_t stream) {
   const TensorMap tokens = kTiles > 1 ? panels_map(a.x, a.m, a.k, a.ldx, kTokens, 1, kTiles) : tensor_map(a.x, a.m, a.k, a.ldx, kTokens);
   const dim3 grid(unsigned(ceil_div(a.m, kTokens) * ceil_div(a.n, S::kOutputs)), split.in_grid ? unsigned(split.parts) : 1);
   // Whole tiles have the kernels.
-  if constexpr (kKind == kPlain && kGroups < 3 && kTokens <= LoraWithin::kMostRows && (kTiles > 1 || kTokens > 32)) {
+  if constexpr (kKind != kSummed && kGroups < 3 && kTokens <= LoraWithin::kMostRows && (kTiles > 1 || kTokens > 32)) {
     if (a.adapters != nullptr) {
       const int64_t blocks = int64_t(grid.x) * grid.y;
       const LoraWithin adapters = lora_within(*a.adapters, free_places(blocks, kBlocks));
-      const auto with_adapters = &matmul_wgmma_adapters_kernel<kTokens, kGroups, kBlocks, kTiles>;
+      const auto with_adapters = &matmul_wgmma_adapters_kernel<kTokens, kGroups, kKind, kBlocks, kTiles>;
       allow_shared_bytes(with_adapters, kAdapterBytes<S>, "matmul_wgmma");
-      GPU_LAUNCH_EARLY(with_adapters, dim3(unsigned(adapters.blocks + blocks)), dim3(S::kThreads), kAdapterBytes<S>, stream, weights,
-                       tokens, a, split.tiles, split.in_grid, int(grid.x), adapters);
+      GPU_LAUNCH_EARLY_FIRST(kKind == kGated ? adapters.blocks : 0, with_adapters, dim3(unsigned(adapters.blocks + blocks)),
+                             dim3(S::kThreads), kAdapterBytes<S>, stream, weights, tokens, a, split.tiles, split.in_grid, int(grid.x),
+                             adapters);
       return end_launch(a, split, stream);
     }
   }

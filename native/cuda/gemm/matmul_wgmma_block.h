@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cuda/common/early_launch.h"
+#include "cuda/common/arrivals.h"
 #include "cuda/common/tensor_map.h"
 #include "cuda/elementwise/swiglu.h"
 #include "cuda/gemm/matmul.h"
@@ -58,6 +59,13 @@ constexpr int kAdapterBytes = std::max(kRoom / S::kBlocks - (2 << 10), S::shared
 // A block's place in the product: the tile of tokens within tile of outputs, the part of k; and its number.
 struct BlockPlace {
   int tile, part, number;
+};
+
+// What is added to a product before the activation, by the first blocks of its launch, which other blocks wait for. null: nothing.
+struct AddedPart {
+  const float* part = nullptr;  // [m][n]
+  int32_t* arrived = nullptr;   // of these blocks, and of those that have waited: zeros, as they are again when the last one has
+  int blocks = 0, waiting = 0;
 };
 
 #if TANDEM_HOPPER_CODE
@@ -129,6 +137,7 @@ __device__ void bring_stages(unsigned char* memory, const Ring& ring, const Tens
   const int ahead = block.number < kAtOnce ? kAhead : 0;
   GPU_NO_UNROLL
   for (int i = early; i < min(stages, early + ahead); ++i) prefetch_weights<S>(weights, a, at, begin + i * S::kStageTiles);
+  prefetch_map(tokens);
   wait(a);
   GPU_NO_UNROLL
   for (int i = 0; i < early; ++i) bring_tokens(i, i);
@@ -280,9 +289,15 @@ __device__ __forceinline__ void write_rows(const MatMul& a, Place at, const Sums
   }
 }
 
+// By one thread of each block that waits.
+__device__ __forceinline__ void wait_for(const AddedPart& added) {
+  wait_for_count(added.arrived, added.blocks);
+  if (count_arrival(added.arrived + 1) == added.waiting - 1) added.arrived[0] = added.arrived[1] = 0;
+}
+
 // The activation of such rows, in which gates come before the others of the same outputs.
 template <int kTokens, class S>
-__device__ __forceinline__ void write_active(const MatMul& a, Place at, const float* rows) {
+__device__ __forceinline__ void write_active(const MatMul& a, Place at, const float* rows, const AddedPart& added) {
   constexpr int kEach = kTokens > 8 ? 4 : 2, kPerRow = S::kBoxRows / kEach, kStep = S::kMultiplying / kPerRow;
   static_assert(S::kMultiplying % kPerRow == 0);
   const int column = int(threadIdx.x) % kPerRow * kEach, end = min(S::kSumTokens, int(a.m) - at.token);
@@ -294,8 +309,13 @@ __device__ __forceinline__ void write_active(const MatMul& a, Place at, const fl
     uint32_t active[kEach / 2];
     GPU_UNROLL
     for (int i = 0; i < kEach / 2; ++i) {
-      const float2 gate = *reinterpret_cast<const float2*>(gates + 2 * i);
-      const float2 up = *reinterpret_cast<const float2*>(gates + S::kBoxRows + 2 * i);
+      float2 gate = *reinterpret_cast<const float2*>(gates + 2 * i);
+      float2 up = *reinterpret_cast<const float2*>(gates + S::kBoxRows + 2 * i);
+      if (added.part != nullptr) {
+        const float* part = added.part + (at.token + token) * a.n + at.output + column + 2 * i;
+        const float2 to_gate = __ldcg(reinterpret_cast<const float2*>(part)), to_up = __ldcg(reinterpret_cast<const float2*>(part + ld));
+        gate = {gate.x + to_gate.x, gate.y + to_gate.y}, up = {up.x + to_up.x, up.y + to_up.y};
+      }
       active[i] = pack(to_bf16(swiglu(gate.x, up.x)), to_bf16(swiglu(gate.y, up.y)));
     }
     if constexpr (kEach == 4) *reinterpret_cast<uint2*>(to + token * ld) = uint2{active[0], active[1]};
@@ -310,7 +330,7 @@ constexpr int kMeetings = S::kStaged ? 2 * (kTokens / S::kSumTokens) : 0;
 // By all threads that multiply, when they are done with the stages, in which rows come to lie. The others come to the meetings.
 template <int kTokens, Kind kKind, class S>
 __device__ __forceinline__ void leave_sums(const MatMul& a, Place at, const SumsTo& to, const float (&sums)[kTokens / 2],
-                                           unsigned char* stages) {
+                                           unsigned char* stages, const AddedPart& added) {
   if constexpr (S::kStaged) {
     float* rows = reinterpret_cast<float*>(stages);
     GPU_UNROLL
@@ -318,8 +338,9 @@ __device__ __forceinline__ void leave_sums(const MatMul& a, Place at, const Sums
       const Place place{at.token + first, at.output};
       __syncthreads();  // all are done with the stages, or with the rows before
       put_sums<kTokens, S>(rows, first, sums);
-      __syncthreads();  // the rows are there
-      if constexpr (kKind == kGated) write_active<kTokens, S>(a, place, rows);
+      if (kKind == kGated && first == 0 && added.part != nullptr && threadIdx.x == 0) wait_for(added);
+      __syncthreads();  // the rows are there, and what is added to them
+      if constexpr (kKind == kGated) write_active<kTokens, S>(a, place, rows, added);
       else write_rows<S>(a, place, to, rows);
     }
   } else {
@@ -331,7 +352,8 @@ __device__ __forceinline__ void leave_sums(const MatMul& a, Place at, const Sums
 // order where there are several (kSummed).
 template <int kTokens, int kGroups, Kind kKind, class S>
 __device__ __forceinline__ void multiply_block(const TensorMap* weights, const TensorMap* tokens, const MatMul& a, int tiles_per_part,
-                                               bool parts_in_grid, const BlockPlace& block, unsigned char* memory) {
+                                               bool parts_in_grid, const BlockPlace& block, unsigned char* memory,
+                                               const AddedPart& added = {}) {
   const Ring ring = open_ring(memory, S::kStages, kGroups);
   unsigned char* shared = memory + kBarrierBytes;
   const int all_tiles = int((a.k + kDepth - 1) / kDepth), begin = parts_in_grid ? block.part * tiles_per_part : 0;
@@ -354,7 +376,7 @@ __device__ __forceinline__ void multiply_block(const TensorMap* weights, const T
   wait(a);
   float part[kTokens / 2] = {}, total[kTokens / 2] = {};
   multiply_stages<kTokens, kKind, S>(part, total, shared, ring, stages, kKind == kSummed ? tiles_per_part : stages);
-  leave_sums<kTokens, kKind, S>(a, at, sums_to(a, block.part, parts_in_grid), kKind == kSummed ? total : part, shared);
+  leave_sums<kTokens, kKind, S>(a, at, sums_to(a, block.part, parts_in_grid), kKind == kSummed ? total : part, shared, added);
 }
 
 #endif

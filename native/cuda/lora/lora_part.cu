@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "cuda/common/arrivals.h"
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/lora/lora.h"
@@ -28,19 +29,11 @@ constexpr int64_t kEnoughBlocks = 512;
 
 #ifdef TANDEM_GPU_EMULATION
 
-inline int32_t arrive(int32_t* count) { return atomicAdd(count, 1); }
 inline float fresh(const float* p) { return *p; }
 template <class Kernel>
 void keep_beside(Kernel*) {}
 
 #else
-
-// How many came before. What the block wrote before its threads met is there for the one that comes last.
-__device__ __forceinline__ int32_t arrive(int32_t* count) {
-  int32_t before;
-  asm volatile("atom.acq_rel.gpu.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(count) : "memory");
-  return before;
-}
 
 __device__ __forceinline__ float fresh(const float* p) { return __ldcg(p); }
 
@@ -125,7 +118,7 @@ __device__ __forceinline__ bool last_of_tile(const LoraPart& a, const Tile& tile
   if (blocks == 1) return true;
   if (threadIdx.x == 0) {
     int32_t* arrived = a.arrived + (tile.rows[0] * LoraPart::kMost + which) * tile.slices + tile.slice;
-    last = arrive(arrived) == blocks - 1;
+    last = count_arrival(arrived) == blocks - 1;
     if (last) *arrived = 0;
   }
   __syncthreads();  // all know

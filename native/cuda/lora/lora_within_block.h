@@ -3,6 +3,7 @@
 // A block makes some outputs of one projection for a tile of rows that have one adapter. It makes all of their A x itself, so it waits for no
 // other block; the order of the sums is that of lora_sums.h. Factors are not written by kernels ahead: they come before the inputs are there.
 #pragma once
+#include "cuda/common/arrivals.h"
 #include "cuda/common/early_launch.h"
 #include "cuda/lora/lora_factors.h"
 #include "cuda/lora/lora_outputs.h"
@@ -329,9 +330,10 @@ __device__ __forceinline__ void add_within(const LoraPart& a, int which, const L
   TileWithin < kMost, kFit<kMostUnits ? kFit : kMostUnits>(a, which, w, rows, begin, end, shared).run();
 }
 
-// By the threads of block number `block` of the launch's first ones, which have kBytes of shared memory.
+// By the threads of block number `block` of the launch's first ones, which have kBytes of shared memory. `awaited`: others wait for them, until
+// each has come to `arrived`.
 template <int kBytes>
-__device__ __forceinline__ void run_within(const LoraWithin& within, int block, unsigned char* memory) {
+__device__ __forceinline__ void run_within(const LoraWithin& within, bool awaited, int block, unsigned char* memory) {
   let_next_begin();
   if (threadIdx.x >= LoraWithin::kThreads) return;
   const LoraPart& a = within.part;
@@ -359,6 +361,10 @@ __device__ __forceinline__ void run_within(const LoraWithin& within, int block, 
     else if (rows[1] < 0) add_within<1, kBytes>(a, which, w, rows, begin, end, shared);
     else add_within<LoraWithin::kTileRows, kBytes>(a, which, w, rows, begin, end, shared);
   }
+  if (!awaited) return;
+  wait_for_inputs();  // who used the counter before; a block without a tile has not waited
+  __syncthreads();    // all of the block's outputs are written
+  if (threadIdx.x == 0) count_arrival(a.arrived);
 }
 
 }  // namespace tandem::cuda::lora

@@ -258,11 +258,17 @@ cuda::MatMul Layers::product_of(const Matrix& w, const bf16* x, int64_t rows, fl
 }
 
 const bf16* Layers::gated_product(const Batch& batch, int64_t layer, const bf16* x) {
-  if (adapted(batch)) return nullptr;
   const Matrix& w = weights_.layers[size_t(layer)].gate_up;
   cuda::MatMul args = product_of(w, x, batch.rows, wide_.data());
   args.gated = reinterpret_cast<bf16*>(wide_.data());  // x is where an activation is otherwise
   if (!cuda::matmul_gates(args)) return nullptr;
+  cuda::LoraPart part{};
+  if (adapted(batch)) {
+    if (weights_.kernels.adapters != cuda::AdapterKernel::kWithin || batch.rows * w.n > sizes_.workspace_floats) return nullptr;
+    part = part_of(batch, layer, model::Product::kGateUp, w, x, workspace_.data());
+    if (!cuda::matmul_takes_adapters(args, part)) return nullptr;
+    args.adapters = &part;
+  }
   cuda::matmul(args, stream_.get());
   return args.gated;
 }

@@ -1,6 +1,8 @@
 // What adapters add, made by blocks of the product's own launch: the bits of lora_part behind it, and of lora_add.
 #include <array>
+#include <cstring>
 
+#include "cuda/elementwise/elementwise.h"
 #include "cuda/lora/lora_within.h"
 #include "engine_fixture.h"
 #include "product_adapters.h"
@@ -54,6 +56,46 @@ TEST_ENGINE(hopper_adapters_within_beside_many_blocks) {
   }
 }
 
+// The activation of gate and up with their adapters, by one launch: the bits of product, adapters and activation apart.
+void check_gated(int64_t f, int64_t k, const std::vector<int32_t>& rows, const std::vector<int32_t>& ranks) {
+  AdaptedProduct c({2 * f, k, {{0, f}, {f, f}}}, rows, ranks);
+  const int64_t m = c.p.m;
+  const std::vector<float> whole = c.p.run(0, m);
+  std::vector<float> added(whole.size());
+  for (size_t i = 0; i < 2; ++i) {
+    std::vector<float> half;
+    for (int64_t t = 0; t < m; ++t)
+      half.insert(half.end(), whole.begin() + (2 * t + int64_t(i)) * f, whole.begin() + (2 * t + 1 + int64_t(i)) * f);
+    half = c.added(i, half);
+    for (int64_t t = 0; t < m; ++t) std::copy_n(half.begin() + t * f, f, added.begin() + (2 * t + int64_t(i)) * f);
+  }
+  DeviceBuffer<float> sums(added), part(added.size());
+  DeviceBuffer<bf16> wanted(size_t(m * f)), seen(size_t(m * f));
+  cuda::silu_multiply({sums.data(), 2 * f, wanted.data(), f, m, f}, nullptr);
+  cuda::MatMul args{c.p.x.data(), k, m, c.p.w.data(), 2 * f, k, nullptr, 2 * f, false, nullptr, 0};
+  args.kernel = cuda::MatMulKernel::kWgmma;
+  args.gated = seen.data();
+  const LoraPart adapters = c.part_in(part.data() - c.parts * m * c.p.n);
+  args.adapters = &adapters;
+  for (int times = 0; times < 2; ++times) {
+    cuda::matmul(args, nullptr);
+    const std::vector<bf16> a = seen.download(), b = wanted.download();
+    CHECK(std::memcmp(a.data(), b.data(), a.size() * sizeof(bf16)) == 0);
+    for (int32_t left : c.arrived.download()) CHECK_EQ(left, 0);
+  }
+}
+
+TEST_ENGINE(hopper_adapters_within_a_gated_product_are_there_before_its_activation) {
+  if (!on_hopper()) return;
+  check_gated(128, 192, {1}, kMixedRanks);
+  check_gated(128, 192, {-1}, kMixedRanks);
+  check_gated(192, 448, {3, 1, -1, 0, 1}, kMixedRanks);
+  check_gated(4096, 64, turns(13, 4), kMixedRanks);
+  check_gated(64 * 140, 64, turns(20, 3), {24, 7, 16});
+  check_gated(64 * 140, 64, turns(50, 20), kMixedRanks);
+  check_gated(256, 128, turns(64, 40), kMixedRanks);
+}
+
 void check_plan(const LoraPart& part, int64_t free, int blocks, int64_t slice) {
   const LoraWithin plan = cuda::lora_within(part, free);
   CHECK_EQ(plan.blocks, blocks);
@@ -98,7 +140,7 @@ TEST(gpu_matmul_takes_adapters_of_its_own_rows) {
   refuses([](auto& p, auto& a) { p.k = p.ldx = a.in = a.ldx = 136; });
   refuses([](auto&, auto& a) { a.rows = 4; });
   refuses([](auto&, auto& a) { a.in = 64; });
-  refuses([](auto& p, auto&) { p.gated = reinterpret_cast<bf16*>(&p); });
+  refuses([](auto& p, auto&) { p.gated = reinterpret_cast<bf16*>(&p); });  // of too few outputs
   product.adapters = &part;
   part.rows = 4;
   product.ldy = 64;

@@ -204,7 +204,7 @@ TEST(gpu_lora_part_is_what_the_adapters_add) {
     check_lora_part(c, {1, 2, -1, 1, 0, 1});
     check_lora_part(c, {1, -1, 0, 2, 3, 0, 4, 1, 1});
     std::vector<int32_t> many;
-    for (int32_t i = 0; i < 75; ++i) many.push_back(i % 7 - 1);
+    for (int32_t i = 0; i < 175; ++i) many.push_back(i % 7 - 1);  // several groups of ranks to a block
     check_lora_part(c, many);
   }
   LoraCase c(100, 302);

@@ -329,7 +329,7 @@ bool lets_next_begin(const Begun& begun) { return begun.block().lets_next_begin;
 
 std::shared_ptr<Begun> begin(const Launch& launch) {
   auto begun = std::make_shared<Begun>(launch);
-  begun->run(dice.below(blocks_of(launch)), false, {});
+  begun->run(dice.below(launch.first_blocks > 0 ? launch.first_blocks : blocks_of(launch)), false, {});
   return begun;
 }
 
@@ -347,6 +347,7 @@ void run(const Launch& launch, Ahead& ahead, Begun* begun) {
     waits = begun->block().waits;
   }
   dice.shuffle(numbers.data(), numbers.data() + numbers.size());
+  std::stable_partition(numbers.begin(), numbers.end(), [&](unsigned i) { return i < launch.first_blocks; });
   Begun blocks(launch);
   for (unsigned i : numbers) blocks.run(i, true, ahead);
   if (launch.early && !waits && !blocks.block().waits) throw std::runtime_error("emulated kernel: it may begin early, and never waits");

@@ -30,12 +30,15 @@
   static const char name##_key = 0; \
   auto& name = *reinterpret_cast<tandem::cuda::Is<__VA_ARGS__>*>(tandem::gpu_emulation::shared_variable(&name##_key, sizeof(__VA_ARGS__)))
 #define GPU_LAUNCH(kernel, grid, block_size, shared_bytes, stream, ...) \
-  GPU_LAUNCH_AS(false, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
+  GPU_LAUNCH_AS(false, 0, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
 #define GPU_LAUNCH_EARLY(kernel, grid, block_size, shared_bytes, stream, ...) \
-  GPU_LAUNCH_AS(true, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
-#define GPU_LAUNCH_AS(early, kernel, grid, block_size, shared_bytes, stream, ...)                                                      \
-  tandem::gpu_emulation::launch_or_record((stream), {(grid), (block_size), size_t(shared_bytes), [=] { kernel(__VA_ARGS__); }, early}, \
-                                          reinterpret_cast<const void*>(+(kernel)))
+  GPU_LAUNCH_AS(true, 0, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
+#define GPU_LAUNCH_EARLY_FIRST(first, kernel, grid, block_size, shared_bytes, stream, ...) \
+  GPU_LAUNCH_AS(true, (first), kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
+#define GPU_LAUNCH_AS(early, first, kernel, grid, block_size, shared_bytes, stream, ...)                            \
+  tandem::gpu_emulation::launch_or_record(                                                                          \
+      (stream), {(grid), (block_size), size_t(shared_bytes), [=] { kernel(__VA_ARGS__); }, early, unsigned(first)}, \
+      reinterpret_cast<const void*>(+(kernel)))
 #define GPU_UNROLL
 #define GPU_UNROLL_1
 #define GPU_UNROLL_2
@@ -176,7 +179,8 @@ struct Launch {
   dim3 grid, size;
   size_t shared_bytes;
   std::function<void()> body;
-  bool early;  // its blocks may begin while the kernels before it on the stream run
+  bool early;             // its blocks may begin while the kernels before it on the stream run
+  unsigned first_blocks;  // that are placed before the others, which wait for them
   size_t most_shared = size_t(48) << 10;
 };
 
