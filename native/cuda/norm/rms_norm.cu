@@ -1,5 +1,7 @@
 #include "cuda/norm/rms_norm.h"
 
+#include <algorithm>
+
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/reduce.h"
@@ -12,18 +14,19 @@ namespace {
 constexpr int kWideThreads = 1024;
 constexpr int64_t kHeld = 8192;
 
-// Parts whose loads are under way at a time: all that a product of such rows has, as far as registers allow.
+// Parts whose loads are under way at a time, at most: all that a product of such rows has, as far as registers allow.
 template <int kThreads, int kFours>
-constexpr int kPartsAtOnce = kThreads > 256 ? 4
-                             : kFours == 4  ? 8
-                             : kFours == 2  ? 12
-                                            : 16;
+constexpr int kMostAtOnce = kThreads > 256 ? 4
+                            : kFours == 4  ? 8
+                            : kFours == 2  ? 12
+                                           : 16;
 
-// One block per row, which its threads hold, and the weights: they are on their way before the row is there.
-template <int kThreads, int kFours, bool kWhole, bool kParts>
+// One block per row, which its threads hold, and the weights: they are on their way before the row is there. kAtOnce: 0, there are no parts.
+template <int kThreads, int kFours, bool kWhole, int kAtOnce>
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(RmsNorm a) {
   int column[kFours], left[kFours];
-  Four weight[kFours], v[kFours], product[kFours] = {};
+  Four weight[kFours], v[kFours];
+  [[maybe_unused]] Four product[kFours] = {};
   GPU_UNROLL
   for (int j = 0; j < kFours; ++j) {
     column[j] = 4 * (int(threadIdx.x) + j * kThreads);
@@ -34,13 +37,15 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(RmsNorm a) {
   const int64_t row = blockIdx.x;
   GPU_UNROLL
   for (int j = 0; j < kFours; ++j) v[j] = load_four<kWhole>(a.x + row * a.ldx + column[j], left[j]);
-  if (kParts && a.parts.count > 0) {
-    sum_parts<kWhole, kPartsAtOnce<kThreads, kFours>>(a.parts, row, column, left, product);
-    GPU_UNROLL
-    for (int j = 0; j < kFours; ++j) {
+  if constexpr (kAtOnce > 0) {
+    if (a.parts.count > 0) {
+      sum_parts<kWhole, kAtOnce>(a.parts, row, column, left, product);
       GPU_UNROLL
-      for (int c = 0; c < 4; ++c) v[j].at[c] += product[j].at[c];
-      store_four<kWhole>(a.sums + row * a.ldx + column[j], left[j], v[j]);
+      for (int j = 0; j < kFours; ++j) {
+        GPU_UNROLL
+        for (int c = 0; c < 4; ++c) v[j].at[c] += product[j].at[c];
+        store_four<kWhole>(a.sums + row * a.ldx + column[j], left[j], v[j]);
+      }
     }
   }
   float squares[1] = {0};
@@ -82,15 +87,27 @@ __global__ void __launch_bounds__(kWideThreads) rms_norm_wide_kernel(RmsNorm a) 
   }
 }
 
+// Loads of few parts are few instructions.
+template <int kThreads, int kFours>
+void launch_held(const RmsNorm& a, bool whole, cudaStream_t stream) {
+  constexpr int kMost = kMostAtOnce<kThreads, kFours>;
+  const dim3 grid(unsigned(a.rows)), block(kThreads);
+  const int64_t parts = a.parts.count;
+  const auto launch = [&](auto* kernel) { GPU_LAUNCH_EARLY(kernel, grid, block, 0, stream, a); };
+  if (!whole) return launch(&rms_norm_kernel<kThreads, kFours, false, kMost>);
+  if (parts == 0) return launch(&rms_norm_kernel<kThreads, kFours, true, 0>);
+  if (parts <= 4) return launch(&rms_norm_kernel<kThreads, kFours, true, 4>);
+  if (parts <= 8) return launch(&rms_norm_kernel<kThreads, kFours, true, std::min(kMost, 8)>);
+  launch(&rms_norm_kernel<kThreads, kFours, true, kMost>);
+}
+
 // By the width alone, as the order of a row's sum.
-template <bool kWhole, bool kParts>
-void launch_rms_norm(const RmsNorm& a, cudaStream_t stream) {
-  const dim3 grid(unsigned(a.rows));
-  if (a.width <= 1024) GPU_LAUNCH_EARLY((rms_norm_kernel<256, 1, kWhole, kParts>), grid, dim3(256), 0, stream, a);
-  else if (a.width <= 2048) GPU_LAUNCH_EARLY((rms_norm_kernel<256, 2, kWhole, kParts>), grid, dim3(256), 0, stream, a);
-  else if (a.width <= 4096) GPU_LAUNCH_EARLY((rms_norm_kernel<256, 4, kWhole, kParts>), grid, dim3(256), 0, stream, a);
-  else if (a.width <= kHeld) GPU_LAUNCH_EARLY((rms_norm_kernel<512, 4, kWhole, kParts>), grid, dim3(512), 0, stream, a);
-  else GPU_LAUNCH_EARLY(rms_norm_wide_kernel, grid, dim3(kWideThreads), 0, stream, a);
+void launch_rms_norm(const RmsNorm& a, bool whole, cudaStream_t stream) {
+  if (a.width <= 1024) launch_held<256, 1>(a, whole, stream);
+  else if (a.width <= 2048) launch_held<256, 2>(a, whole, stream);
+  else if (a.width <= 4096) launch_held<256, 4>(a, whole, stream);
+  else if (a.width <= kHeld) launch_held<512, 4>(a, whole, stream);
+  else GPU_LAUNCH_EARLY(rms_norm_wide_kernel, dim3(unsigned(a.rows)), dim3(kWideThreads), 0, stream, a);
 }
 
 }  // namespace
@@ -103,9 +120,7 @@ void rms_norm(const RmsNorm& a, cudaStream_t stream) {
   check_argument(fits, "rms_norm", "parts");
   if (a.rows == 0) return;
   const bool whole = a.width % 4 == 0 && in_fours(a.x, a.ldx) && in_fours(a.weight) && in_fours(a.y, a.ldy) && in_fours(a.parts);
-  if (!whole) launch_rms_norm<false, true>(a, stream);
-  else if (a.parts.count > 0) launch_rms_norm<true, true>(a, stream);
-  else launch_rms_norm<true, false>(a, stream);
+  launch_rms_norm(a, whole, stream);
   check_launch("rms_norm");
 }
 

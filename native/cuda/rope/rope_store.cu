@@ -41,10 +41,13 @@ __device__ __forceinline__ void store_pairs(bf16* to, const Share& s, int half, 
   store_four<kWhole>(to + half, s.left, pairs[1]);
 }
 
-template <bool kWhole, bool kParts>
+// kAtOnce: parts whose loads are under way at a time; 0, there are none.
+template <bool kWhole, int kAtOnce>
 __device__ __forceinline__ void load_pairs(const RopeStore& a, const Share& s, int half, Four (&pairs)[2]) {
   const int column[2] = {s.column, s.column + half}, left[2] = {s.left, s.left};
-  if (kParts && a.parts.count > 0) return sum_parts<kWhole, 8>(a.parts, s.row, column, left, pairs);
+  if constexpr (kAtOnce > 0) {
+    if (a.parts.count > 0) return sum_parts<kWhole, kAtOnce>(a.parts, s.row, column, left, pairs);
+  }
   GPU_UNROLL
   for (int j = 0; j < 2; ++j) pairs[j] = load_four<kWhole>(a.qkv + s.row * a.ld + column[j], left[j]);
 }
@@ -79,22 +82,21 @@ __device__ __forceinline__ void rotate_pairs(const Four& cosine, const Four& sin
 // To the queries, or into the pages; of a row without a place NaN queries and no more.
 template <bool kWhole>
 __device__ __forceinline__ void store_share(const RopeStore& a, const Share& s, int half, int slot, bool valid, Four (&pairs)[2]) {
-  if (s.kind == Kind::kQuery) {
-    const Four nan{NAN, NAN, NAN, NAN};
-    if (!valid) pairs[0] = pairs[1] = nan;
-    store_pairs<kWhole>(a.queries + s.row * a.heads * a.dim + s.column, s, half, pairs);
-    return;
+  bf16* to = a.queries + s.row * a.heads * a.dim + s.column;
+  if (s.kind != Kind::kQuery) {
+    if (!valid) return;
+    const bool key = s.kind == Kind::kKey;
+    const int kv_head = s.head - int(a.heads) - (key ? 0 : int(a.kv.kv_heads));
+    to = (key ? a.kv.keys : a.kv.values) + a.kv.offset(slot / kPagePositions, kv_head, slot % kPagePositions) + s.pair;
   }
-  if (!valid) return;
-  const bool key = s.kind == Kind::kKey;
-  const int kv_head = s.head - int(a.heads) - (key ? 0 : int(a.kv.kv_heads));
-  bf16* memory = key ? a.kv.keys : a.kv.values;
-  store_pairs<kWhole>(memory + a.kv.offset(slot / kPagePositions, kv_head, slot % kPagePositions) + s.pair, s, half, pairs);
+  const Four nan{NAN, NAN, NAN, NAN};
+  if (!valid) pairs[0] = pairs[1] = nan;
+  store_pairs<kWhole>(to, s, half, pairs);
 }
 
 // kLanes threads have a head; the heads of a row, of q, then of k, then of v, are `runs` blocks beside each other. What no kernel writes is on
 // its way before the row is there.
-template <int kLanes, bool kWhole, bool kParts>
+template <int kLanes, bool kWhole, int kAtOnce>
 __global__ void __launch_bounds__(kThreads) rope_store_kernel(RopeStore a, unsigned runs) {
   const Share s = share_of<kLanes>(a, runs);
   const int half = int(a.dim) / 2;
@@ -112,7 +114,7 @@ __global__ void __launch_bounds__(kThreads) rope_store_kernel(RopeStore a, unsig
   const int turned = valid && s.kind != Kind::kValue ? s.left : 0;
   const Four cosine = load_four<kWhole>(a.cosines + turn, turned), sine = load_four<kWhole>(a.sines + turn, turned);
   wait_for_inputs();
-  load_pairs<kWhole, kParts>(a, s, half, pairs);
+  load_pairs<kWhole, kAtOnce>(a, s, half, pairs);
   if (a.bias != nullptr) {
     GPU_UNROLL
     for (int j = 0; j < 2; ++j) {
@@ -132,9 +134,11 @@ void launch_rope_store(const RopeStore& a, bool whole, cudaStream_t stream) {
   const int64_t runs = ceil_div(a.heads + 2 * a.kv.kv_heads, kThreads / kLanes);
   check_argument(a.rows * runs < int64_t(1) << 31, "rope_store", "rows");
   const dim3 grid(unsigned(a.rows * runs)), block(kThreads);
-  if (!whole) GPU_LAUNCH_EARLY((rope_store_kernel<kLanes, false, true>), grid, block, 0, stream, a, unsigned(runs));
-  else if (a.parts.count > 0) GPU_LAUNCH_EARLY((rope_store_kernel<kLanes, true, true>), grid, block, 0, stream, a, unsigned(runs));
-  else GPU_LAUNCH_EARLY((rope_store_kernel<kLanes, true, false>), grid, block, 0, stream, a, unsigned(runs));
+  // Loads of few parts are few instructions.
+  if (!whole) GPU_LAUNCH_EARLY((rope_store_kernel<kLanes, false, 8>), grid, block, 0, stream, a, unsigned(runs));
+  else if (a.parts.count > 4) GPU_LAUNCH_EARLY((rope_store_kernel<kLanes, true, 8>), grid, block, 0, stream, a, unsigned(runs));
+  else if (a.parts.count > 0) GPU_LAUNCH_EARLY((rope_store_kernel<kLanes, true, 4>), grid, block, 0, stream, a, unsigned(runs));
+  else GPU_LAUNCH_EARLY((rope_store_kernel<kLanes, true, 0>), grid, block, 0, stream, a, unsigned(runs));
 }
 
 bool lies_in_fours(const RopeStore& a) {

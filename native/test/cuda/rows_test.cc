@@ -364,7 +364,7 @@ struct SomeParts {
 // The bits of a product that is whole.
 TEST(gpu_parts_are_added_by_what_reads_them) {
   for (int64_t count : {1, 3, 8, 12, 17}) {
-    for (int64_t width : {200, 203, 2056, 4096, 5000, 8300}) {
+    for (int64_t width : {200, 203, 1500, 2056, 4096, 5000, 8300}) {
       SomeParts some(count, 3, width, uint64_t(count));
       const std::vector<float> before = some.random.normals(size_t(3 * width));
       DeviceBuffer<float> whole(before), left(before), weight(some.random.normals(size_t(width)));
@@ -404,9 +404,9 @@ TEST(gpu_parts_are_added_in_order) {
   }
 }
 
-void check_rotated_parts(const RopeCase& c) {
+void check_rotated_parts(const RopeCase& c, int64_t count) {
   RopeRun whole(c, 6), left(c, 6);
-  SomeParts some(5, whole.c.rows, whole.width, 6);
+  SomeParts some(count, whole.c.rows, whole.width, 6);
   cuda::add_parts(some.parts, whole.qkv.data(), whole.width, false, nullptr);
   left.parts = some.parts;
   whole.run();
@@ -417,11 +417,11 @@ void check_rotated_parts(const RopeCase& c) {
 }
 
 TEST(gpu_parts_are_rotated_and_stored_as_a_whole_product) {
-  check_rotated_parts({});
+  for (int64_t count : {1, 4, 5, 9}) check_rotated_parts({}, count);
   RopeCase other;
   other.dim = 36;
   other.bias = false;
-  check_rotated_parts(other);
+  check_rotated_parts(other, 5);
 }
 
 TEST(gpu_parts_of_another_shape_are_refused) {
