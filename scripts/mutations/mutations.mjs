@@ -952,8 +952,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/rope/rope_store.cu',
-        search: '  wait_for_inputs();\n  load_pairs<kWhole, kParts>(a, s, half, pairs);\n',
-        replace: '  load_pairs<kWhole, kParts>(a, s, half, pairs);\n  wait_for_inputs();\n',
+        search: '  wait_for_inputs();\n  load_pairs<kWhole, kAtOnce>(a, s, half, pairs);\n',
+        replace: '  load_pairs<kWhole, kAtOnce>(a, s, half, pairs);\n  wait_for_inputs();\n',
       },
     ],
     tests: ['native/test/cuda'],
