@@ -117,3 +117,16 @@ test('a burst that the queue has room for is taken whole, however slowly prompts
     await roomy.stop();
   }
 }, 90_000);
+
+test('prompts of one request that are together more than may wait are served, as one prompt of that size is', async () => {
+  const narrow = await ApiServer.start({ flags: ['--max-waiting-tokens', '8', '--max-num-seqs', '1'] });
+  try {
+    const ids = Array.from({ length: 6 }, () => 70);
+    for (const prompt of [Array.from({ length: 36 }, () => 70), Array.from({ length: 6 }, () => ids)]) {
+      const response = await narrow.post('/v1/completions', { prompt, max_tokens: 40, ignore_eos: true });
+      expect([response.status, await response.json()]).toMatchObject([200, { usage: { prompt_tokens: 36 } }]);
+    }
+  } finally {
+    await narrow.stop();
+  }
+}, 90_000);

@@ -62,7 +62,9 @@ export async function startRuns(
   refuseWhileDraining(deps);
   const runs: Run[] = [];
   try {
-    for (const input of inputs) runs.push(await begin(deps, input, model, signal));
+    // The queue is to take them as it would take one prompt of all their tokens.
+    const request = {};
+    for (const input of inputs) runs.push(await begin(deps, { ...input, request }, model, signal));
     return runs;
   } catch (error) {
     for (const run of runs) run.generation.abort();

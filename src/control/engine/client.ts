@@ -41,18 +41,26 @@ export interface Places {
   release(): void;
 }
 
+/** What a submission is a part of. */
+export interface PartOf {
+  /** Its request's, for as many at most; later submissions find room in any case. */
+  places?: Places | undefined;
+  /** Stands for a request of several prompts, submitted one by one: each is as welcome as all of them at once would be. */
+  request?: object | undefined;
+}
+
 export interface EngineClient {
   readonly state: EngineState;
   /** Resolves when the engine first is ready; rejects when it cannot load the model. */
   ready(): Promise<void>;
   /**
-   * Queues all sequences of one request or none. Throws QueueFullError / EngineUnavailableError before anything is queued. `places`: the
-   * request's, for as many at most; its later submissions find room in any case.
+   * Queues all sequences of one request, or of a part of one, or none. Throws QueueFullError / EngineUnavailableError before anything is
+   * queued.
    */
   submit(
     requests: Omit<SequenceRequest, 'id' | 'resumeIds' | 'promptScored'>[],
     sink: (index: number, output: SequenceOutput) => void,
-    places?: Places,
+    of?: PartOf,
   ): SequenceHandle[];
   /** Throws as `submit`. */
   reserve(tenant: string, count: number): Places;

@@ -1,6 +1,6 @@
 import { CHARS_PER_TOKEN } from '../json-weight.ts';
 import { SharedBound } from '../shared-bound.ts';
-import { QueueFullError, type Places } from './client.ts';
+import { QueueFullError, type PartOf, type Places } from './client.ts';
 import { grammarSize } from './native-grammar.ts';
 import { errorOutput, forEachOutput } from './outputs.ts';
 import type { SequenceOutput, SequenceRequest, StepMessage } from './protocol.ts';
@@ -34,6 +34,8 @@ export interface LedgerEntry {
   /** What it counts as while it waits, in tokens. */
   readonly weight: number;
   readonly deliver: (output: SequenceOutput) => void;
+  /** Stands for the client's request, where this is a part of one. */
+  readonly of: object | undefined;
   /** It has a place of its own, none that its request keeps. */
   readonly placed: boolean;
   /** Outputs so far: after a crash the engine continues from them. */
@@ -65,6 +67,8 @@ export class SequenceLedger {
   #nextId = 1;
   readonly #requests: SharedBound;
   readonly #waitingTokens: SharedBound;
+  /** The same, by the requests of which these are parts. */
+  readonly #waitingOf = new Map<object, number>();
   #waiting = 0;
   #completed = 0;
   /** Moving mean of the milliseconds that a sequence runs. */
@@ -106,13 +110,13 @@ export class SequenceLedger {
   add(
     requests: SubmitRequest[],
     sink: (index: number, output: SequenceOutput) => void,
-    places: Places | null = null,
+    { places, request: of }: PartOf = {},
   ): LedgerEntry[] {
     const weights = weightsOf(requests);
     const tenant = requests[0]?.tenant ?? '';
-    const placed = places === null;
+    const placed = places === undefined;
     if (placed) this.#checkPlaces(tenant, requests.length);
-    if (placed || !this.#begun.has(places)) this.#checkTokens(tenant, weights);
+    if (placed || !this.#begun.has(places)) this.#checkTokens(tenant, weights, of);
     if (!placed) this.#begun.add(places);
     return requests.map((request, index) => {
       const entry: LedgerEntry = {
@@ -120,6 +124,7 @@ export class SequenceLedger {
         request,
         weight: weights[index] ?? 0,
         deliver: (output) => sink(index, output),
+        of,
         placed,
         received: [],
         promptScored: 0,
@@ -195,9 +200,11 @@ export class SequenceLedger {
     throw new QueueFullError(text, this.#retryAfterSeconds());
   }
 
-  #checkTokens(tenant: string, weights: readonly number[]): void {
+  /** What waits alone may be larger than the bound, which no later try would change: the parts of a request are no rivals. */
+  #checkTokens(tenant: string, weights: readonly number[], of: object | undefined): void {
     const tokens = weights.reduce((sum, weight) => sum + weight, 0);
-    if (this.#waitingTokens.of(tenant) > 0 && !this.#waitingTokens.fits(tenant, tokens)) {
+    const own = (of && this.#waitingOf.get(of)) ?? 0;
+    if (this.#waitingTokens.of(tenant) > own && !this.#waitingTokens.fits(tenant, tokens)) {
       const text = `The queue is full: ${this.#waitingTokens.total} prompt tokens (grammars counted by their size) are waiting.`;
       throw new QueueFullError(text, this.#retryAfterSeconds());
     }
@@ -209,9 +216,13 @@ export class SequenceLedger {
     return Math.min(MAX_RETRY_SECONDS, Math.max(1, Math.ceil((rounds * this.#meanRunMs) / 1000)));
   }
 
-  #countWaiting({ request, weight }: LedgerEntry, sign: 1 | -1): void {
+  #countWaiting({ request, weight, of }: LedgerEntry, sign: 1 | -1): void {
     this.#waiting += sign;
     this.#waitingTokens.add(request.tenant, sign * weight);
+    if (of === undefined) return;
+    const left = (this.#waitingOf.get(of) ?? 0) + sign * weight;
+    if (left === 0) this.#waitingOf.delete(of);
+    else this.#waitingOf.set(of, left);
   }
 
   #start(id: number, cachedTokens: number, now: number): void {

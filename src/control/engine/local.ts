@@ -5,6 +5,7 @@ import {
   type EngineClient,
   type EngineState,
   EngineUnavailableError,
+  type PartOf,
   type Places,
   type SequenceHandle,
 } from './client.ts';
@@ -75,10 +76,10 @@ export class LocalEngine implements EngineClient, TrainingEngine {
   submit(
     requests: SubmitRequest[],
     sink: (index: number, output: SequenceOutput) => void,
-    places?: Places,
+    of?: PartOf,
   ): SequenceHandle[] {
     if (this.#state !== 'ready') throw new EngineUnavailableError('The engine is not running.');
-    const entries = this.#ledger.add(requests, sink, places);
+    const entries = this.#ledger.add(requests, sink, of);
     this.#outbox.submit(entries);
     return entries.map((entry) => ({
       id: entry.id,

@@ -5,6 +5,7 @@ import {
   type EngineClient,
   type EngineState,
   EngineUnavailableError,
+  type PartOf,
   type Places,
   type SequenceHandle,
 } from './client.ts';
@@ -117,10 +118,10 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
   submit(
     requests: SubmitRequest[],
     sink: (index: number, output: SequenceOutput) => void,
-    places?: Places,
+    of?: PartOf,
   ): SequenceHandle[] {
     this.#checkAccepts();
-    const entries = this.#ledger.add(requests, sink, places);
+    const entries = this.#ledger.add(requests, sink, of);
     this.#outbox.submit(entries);
     return entries.map((entry) => this.#handle(entry));
   }

@@ -131,7 +131,7 @@ export class BeamGeneration implements Generation {
         outputs.set(index, output);
         if (outputs.size === beams.length) resolve(beams.map((_, at) => outputs.get(at) ?? output));
       },
-      this.#places,
+      { places: this.#places, request: this.#start.request },
     );
     return promise;
   }

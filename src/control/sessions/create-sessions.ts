@@ -181,6 +181,7 @@ class ModelSessions implements ModelSessionsHandle {
       extensionArguments: input.extensionArguments,
       adapter: input.adapter,
       kvTransfer: input.kvTransfer,
+      request: input.request,
       promptScores: this.#promptScores(input.sampling, promptIds),
     };
     const running = this.#generate(input.sampling, sampling, start);

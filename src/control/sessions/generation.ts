@@ -32,6 +32,8 @@ export interface GenerationStart {
   adapter: AdapterRef | null;
   /** What the outputs must be; null = anything. */
   grammar: GrammarSpec | null;
+  /** Of several prompts; undefined = this is all of it. */
+  request: object | undefined;
   /** Text that the grammar forces may be appended instead of sampled. */
   jumpForward: boolean;
   kvTransfer: KvTransferRequest | null;
@@ -83,7 +85,8 @@ export class RunningGeneration implements Generation {
       ...(start.grammar ? { grammar: start.grammar, jumpForward: start.jumpForward } : {}),
       ...(start.promptScores && index === 0 ? { promptLogprobs: start.promptScores.alternatives } : {}),
     }));
-    this.#handles = submit(() => engine.submit(requests, (index, output) => this.#receive(index, output)));
+    const sink = (index: number, output: SequenceOutput) => this.#receive(index, output);
+    this.#handles = submit(() => engine.submit(requests, sink, { request: start.request }));
     // Choices that ended while submit ran had no handle yet.
     for (const [index, handle] of this.#handles.entries()) if (!this.#open.has(index)) handle.abort();
   }

@@ -113,6 +113,8 @@ export interface GenerationInput {
   truncatePromptTokens: number | null;
   priority: number;
   tenant: string;
+  /** The same object for all prompts of one request; absent: it has no other. */
+  request?: object;
   /** Prompts with different salts share nothing in the prefix cache. */
   cacheSalt: string | null;
   /** What is asked of disaggregated serving; null = nothing. */

@@ -104,13 +104,13 @@ describe('SequenceLedger', () => {
     expect(() => ledger.add([submission(1, 1), submission(2, 1)], () => {})).toThrow(QueueFullError);
     const [other] = ledger.add([submission(1, 20)], () => {}) as [LedgerEntry];
     // The first time it comes like any other.
-    expect(() => ledger.add([submission(1, 10)], () => {}, places)).toThrow('prompt tokens');
+    expect(() => ledger.add([submission(1, 10)], () => {}, { places })).toThrow('prompt tokens');
     ledger.remove(other);
-    const [begun] = ledger.add([submission(1, 20)], () => {}, places) as [LedgerEntry];
+    const [begun] = ledger.add([submission(1, 20)], () => {}, { places }) as [LedgerEntry];
     ledger.remove(begun);
     ledger.add([submission(1, 20)], () => {});
     const going = [1, 2, 3].map((at) => submission(at, 10));
-    for (const entry of ledger.add(going, () => {}, places)) ledger.remove(entry);
+    for (const entry of ledger.add(going, () => {}, { places })) ledger.remove(entry);
     expect(() => ledger.reserve('a', 1)).toThrow(QueueFullError);
     for (let again = 0; again < 2; again++) places.release();
     ledger.reserve('a', 3);
@@ -150,6 +150,22 @@ describe('SequenceLedger', () => {
     expect(() => add('b', 1)).toThrow('prompt tokens');
     add('c', 90);
     expect(() => add('c', 1)).toThrow('prompt tokens');
+  });
+
+  it('takes the prompts of one request, one by one, as it would take one prompt of all their tokens', () => {
+    const ledger = new SequenceLedger({ maxSequences: 2, maxWaitingRequests: 100, maxWaitingTokens: 100 });
+    const add = (tokens: number, request?: object) =>
+      ledger.add([{ ...submission(1, tokens), tenant: 'a' }], () => {}, { request })[0] as LedgerEntry;
+    const list = {};
+    const prompts = [add(90, list), add(90, list), add(90, list)];
+    expect(() => add(1)).toThrow('270 prompt tokens');
+    expect(() => add(1, {})).toThrow('270 prompt tokens');
+    ledger.receive(message({ started: prompts.slice(0, 2).map(({ id }) => id) }));
+    const other = add(10, {});
+    // Something else of the tenant waits now.
+    expect(() => add(1, list)).toThrow('100 prompt tokens');
+    ledger.remove(other);
+    add(90, list);
   });
 
   it('counts grammars by their size while they wait, once for all choices of a request', () => {

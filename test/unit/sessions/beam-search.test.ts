@@ -1,6 +1,6 @@
 /** Beam search over an engine whose next-token distribution is a formula, against an exhaustive search. */
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
-import { QueueFullError, type Places, type SequenceHandle } from '../../../src/control/engine/client.ts';
+import { QueueFullError, type PartOf, type Places, type SequenceHandle } from '../../../src/control/engine/client.ts';
 import type { SequenceOutput } from '../../../src/control/engine/protocol.ts';
 import { Beams } from '../../../src/control/sessions/beams.ts';
 import { createSessions } from '../../../src/control/sessions/create-sessions.ts';
@@ -34,10 +34,10 @@ class FormulaEngine extends FakeEngine {
   override submit(
     requests: Submitted[],
     sink: (index: number, output: SequenceOutput) => void,
-    places?: Places,
+    of?: PartOf,
   ): SequenceHandle[] {
     if (this.full) throw new QueueFullError('full', 1);
-    this.kept.push(places);
+    this.kept.push(of?.places);
     this.steps++;
     this.last = requests;
     if (!this.silent) setImmediate(() => requests.forEach((request, index) => sink(index, answer(request, index))));
