@@ -14,7 +14,8 @@ export interface Hold {
 
 /**
  * Holds pages for peers, for a bounded time and in bounded number: the oldest hold of the tenant that holds most gives way to a
- * new one, so that nobody's flood takes what others wait for. Pages of holds have readers as pages of sequences do, so nobody
+ * new one, and a new one by which its tenant would hold most itself is not taken, so that neither a flood nor a long prompt takes
+ * what others wait for. Pages of holds have readers as pages of sequences do, so nobody
  * writes to them.
  */
 export class Holds {
@@ -69,11 +70,13 @@ export class Holds {
     return kept;
   }
 
-  /** False: that many are never held. */
+  /** False, and nothing gave way: so many are never held, or not beside what others hold. */
   add(pages: Int32Array, scope: CacheScope, tokens: Int32Array): boolean {
     if (pages.length > this.#maxPages) return false;
     if (pages.length === 0) return true;
-    while (this.#pages + pages.length > this.#maxPages) this.releaseOldest(scope.tenant, pages.length);
+    const leaving = this.#leaving(scope.tenant, pages.length);
+    if (leaving === null) return false;
+    for (const hold of leaving) this.release(hold);
     for (const page of pages) this.#pool.share(page);
     this.#holds.add({ pages, scope, tokens, expiresAt: this.#now() + this.#holdMs });
     this.#count(scope.tenant, pages.length);
@@ -91,15 +94,9 @@ export class Holds {
     this.#pool.release(hold.pages);
   }
 
-  /** Of the tenant that holds most, one of them counted with `wanted` more. False: there is none. */
-  releaseOldest(tenant = '', wanted = 0): boolean {
-    let oldest: Hold | undefined;
-    let most = 0;
-    for (const hold of this.#holds) {
-      const { tenant: holder } = hold.scope;
-      const held = (this.#byTenant.get(holder) ?? 0) + (holder === tenant ? wanted : 0);
-      if (held > most) [oldest, most] = [hold, held];
-    }
+  /** Of the tenant that holds most. False: there is none. */
+  releaseOldest(): boolean {
+    const oldest = oldestOfMost(this.#holds, this.#byTenant);
     if (oldest) this.release(oldest);
     return oldest !== undefined;
   }
@@ -126,10 +123,42 @@ export class Holds {
     return new Set([...[...this.#holds].map(({ pages }) => pages), ...this.#loans].flatMap((pages) => [...pages]));
   }
 
+  /** What makes room for so many more of a tenant; null: it would then hold more than any other, with nothing of its own left to give up. */
+  #leaving(tenant: string, wanted: number): Hold[] | null {
+    const leaving: Hold[] = [];
+    const staying = new Set(this.#holds);
+    const counts = new Map(this.#byTenant);
+    count(counts, tenant, wanted);
+    for (let over = this.#pages + wanted - this.#maxPages; over > 0;) {
+      const oldest = oldestOfMost(staying, counts);
+      if (oldest === undefined || (counts.get(tenant) ?? 0) > (counts.get(oldest.scope.tenant) ?? 0)) return null;
+      leaving.push(oldest);
+      staying.delete(oldest);
+      count(counts, oldest.scope.tenant, -oldest.pages.length);
+      over -= oldest.pages.length;
+    }
+    return leaving;
+  }
+
   #count(tenant: string, pages: number): void {
     this.#pages += pages;
-    const held = (this.#byTenant.get(tenant) ?? 0) + pages;
-    if (held === 0) this.#byTenant.delete(tenant);
-    else this.#byTenant.set(tenant, held);
+    count(this.#byTenant, tenant, pages);
   }
+}
+
+function count(byTenant: Map<string, number>, tenant: string, pages: number): void {
+  const held = (byTenant.get(tenant) ?? 0) + pages;
+  if (held === 0) byTenant.delete(tenant);
+  else byTenant.set(tenant, held);
+}
+
+/** Of the tenants that have some. */
+function oldestOfMost(holds: Iterable<Hold>, byTenant: ReadonlyMap<string, number>): Hold | undefined {
+  let oldest: Hold | undefined;
+  let most = 0;
+  for (const hold of holds) {
+    const held = byTenant.get(hold.scope.tenant) ?? 0;
+    if (held > most) [oldest, most] = [hold, held];
+  }
+  return oldest;
 }

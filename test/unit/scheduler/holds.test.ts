@@ -46,8 +46,23 @@ it('where no tenant holds more than another, the oldest gives way; of one tenant
   expect(held()).toEqual([1, 2, 3]);
   expect(add('b', 4, 4)).toBe(true);
   expect(held()).toEqual([2, 3, 4]);
-  expect(add('b', 5, PAGES)).toBe(true);
-  expect(held()).toEqual([5]);
-  expect(add('b', 6, PAGES + 1)).toBe(false);
+  while (holds.releaseOldest());
+  for (let name = 5; name < 7; name++) expect(add('b', name, PAGES)).toBe(true);
+  expect(held()).toEqual([6]);
+  expect(add('b', 7, PAGES + 1)).toBe(false);
   expect(holds.pages).toBe(PAGES);
+});
+
+it('a long prompt of one tenant takes nothing that is held for another, and nothing of its own for nothing', () => {
+  const { pool, holds, add, held } = start();
+  add('quiet', 1, 3);
+  add('long', 2, 2);
+  expect(add('long', 3, 10)).toBe(false);
+  expect(held()).toEqual([1, 2]);
+  // What is left beside the others it may have, at the cost of its own.
+  expect(add('long', 4, 9)).toBe(true);
+  expect(held()).toEqual([1, 4]);
+  // Where each would hold as much the older gives way.
+  expect(add('late', 5, 9)).toBe(true);
+  expect([held(), holds.pages, pool.used]).toEqual([[1, 5], 12, 12]);
 });
