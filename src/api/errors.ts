@@ -97,6 +97,7 @@ const SESSION_CODES: Record<SessionErrorCode, ErrorCode> = {
   context_length: 'context_length',
   queue_full: 'queue_full',
   unavailable: 'unavailable',
+  adapter_failed: 'internal',
   engine_failed: 'engine_failed',
 };
 
@@ -133,6 +134,7 @@ const SERVICE_CODES: Record<ServiceErrorCode, ErrorCode> = {
   queue_full: 'queue_full',
   quota_exceeded: 'quota_exceeded',
   storage_full: 'storage_full',
+  file_lost: 'internal',
   unavailable: 'unavailable',
 };
 

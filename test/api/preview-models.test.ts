@@ -1,5 +1,5 @@
 /** Models and checkpoints under /v1/preview, as the clients' wire format has them. */
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -249,6 +249,27 @@ describe('of another entity', () => {
     const theirs = await server.post(MODELS, body('secret', { entity: null }), as(other));
     expect(await theirs.json()).toMatchObject({ entity: 'rivals', name: 'secret' });
   });
+});
+
+test('files of a model that are gone from the disk are a fault of the server, which the log explains', async () => {
+  const adapters = join(dataDir, 'blobs', 'adapters');
+  const before = new Set(readdirSync(adapters));
+  const { id } = await create('lost');
+  const folder = readdirSync(adapters).find((name) => !before.has(name)) ?? '';
+  rmSync(join(adapters, folder, 'adapter_model.safetensors'));
+  const chat = { model: 'default/p/lost', messages: [{ role: 'user', content: 'x' }], max_completion_tokens: 1 };
+  const file = await server.call(`${MODELS}/${id}/checkpoints/0/files/adapter_model.safetensors`);
+  for (const [response, told, logged] of [
+    [await server.post('/v1/chat/completions', chat), "cannot load this model's adapter", 'safetensors: is missing'],
+    [file, "The file is missing in the server's storage.", 'ENOENT'],
+  ] as const) {
+    const { error } = (await response.json()) as { error: { message: string } };
+    expect(error).toMatchObject({ type: 'InternalServerError', code: 500, param: null });
+    expect([error.message.includes(told), error.message.includes(folder)]).toEqual([true, false]);
+    await expect.poll(() => server.log).toContain(logged);
+  }
+  const config = await server.call(`${MODELS}/${id}/checkpoints/0/files/adapter_config.json`);
+  expect([config.status, ((await config.json()) as { r: number }).r]).toEqual([200, 8]);
 });
 
 test('base models and the system check', async () => {

@@ -49,6 +49,8 @@ const MIN_WAITING_RENDERS = 1024;
 /** Four bodies of the default size. */
 const MIN_WAITING_CHARS = 2 ** 26;
 const RETRY_AFTER_SECONDS = 1;
+/** Why may name paths: the log has it. */
+const ADAPTER_FAILED = "The server cannot load this model's adapter; its log says why.";
 
 /** Sessions whose template and tokenizer also serve training. */
 export interface ModelSessionsHandle extends Sessions {
@@ -232,7 +234,7 @@ class ModelSessions implements ModelSessionsHandle {
     throw new SessionError('bad_request', message, param);
   }
 
-  /** What cannot be loaded is refused before anything is queued. */
+  /** What cannot be loaded is refused before anything is queued. The request has named a model that is there: its files are the server's. */
   async #loadAdapter(adapter: AdapterRef, tenant: string, signal: AbortSignal | undefined): Promise<void> {
     const { adapters } = this.#parts;
     if (!adapters) throw new SessionError('bad_request', 'This server serves no adapters.', 'model');
@@ -240,7 +242,7 @@ class ModelSessions implements ModelSessionsHandle {
       await adapters.loadAdapter(adapter, signal, tenant);
     } catch (error) {
       if (error instanceof EngineUnavailableError) throw new SessionError('unavailable', error.message);
-      throw new SessionError('bad_request', `The adapter cannot be loaded: ${textOf(error)}`, 'model');
+      throw new SessionError('adapter_failed', ADAPTER_FAILED, null, null, { cause: error });
     }
   }
 
@@ -317,10 +319,6 @@ class ModelSessions implements ModelSessionsHandle {
 /** A beam search ends its outputs itself, and reports the token that ended one whatever it is. */
 function searchRules(sampling: SamplingRequest): SamplingRequest {
   return { ...sampling, stop: [], repetition: null, minTokens: 0, ignoreEos: true };
-}
-
-function textOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }
 
 function paramOf(prompt: PromptInput): string {

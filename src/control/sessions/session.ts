@@ -189,8 +189,9 @@ export class SessionError extends Error {
     message: string,
     param: string | null = null,
     retryAfterSeconds: number | null = null,
+    options: ErrorOptions = {},
   ) {
-    super(message);
+    super(message, options);
     this.name = 'SessionError';
     this.code = code;
     this.param = param;
@@ -202,6 +203,7 @@ export type SessionErrorCode =
   | 'context_length' // 400
   | 'queue_full' // 429
   | 'unavailable' // 503
+  | 'adapter_failed' // 500
   | 'engine_failed'; // 500
 
 export interface GenerationUsage {

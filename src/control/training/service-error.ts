@@ -10,6 +10,7 @@ export type ServiceErrorCode =
   | 'queue_full'
   | 'quota_exceeded'
   | 'storage_full'
+  | 'file_lost'
   | 'unavailable';
 
 export class ServiceError extends Error {
@@ -22,8 +23,9 @@ export class ServiceError extends Error {
     message: string,
     param: string | null = null,
     retryAfterSeconds: number | null = null,
+    options: ErrorOptions = {},
   ) {
-    super(message);
+    super(message, options);
     this.name = 'ServiceError';
     this.code = code;
     this.param = param;

@@ -40,7 +40,7 @@ test('that wait for an adapter are bounded; what has been queued or refused wait
     await expect(start('a')).rejects.toMatchObject(full);
     for (const { reject } of loads.splice(0)) reject(new Error('gone'));
     for (const each of await Promise.allSettled(refused))
-      expect(each).toMatchObject({ reason: { code: 'bad_request' } });
+      expect(each).toMatchObject({ reason: { code: 'adapter_failed' } });
     const last = start('a');
     await waiting(1);
     loads[0]?.resolve();

@@ -2,8 +2,9 @@
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { pino } from 'pino';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { ArtifactRepository } from '../../../src/control/store/artifact-repository.ts';
 import { FolderBlobStore } from '../../../src/control/store/blob-store.ts';
 import { Database } from '../../../src/control/store/database.ts';
@@ -23,19 +24,23 @@ beforeEach(async () => {
   directory = mkdtempSync(join(tmpdir(), 'tandem-artifact-service-'));
   database = await Database.open(directory);
   used = 0;
-  artifacts = new ArtifactService({
-    repository: new ArtifactRepository(database.db),
+  artifacts = serviceWith(new ArtifactRepository(database.db));
+});
+afterEach(async () => {
+  await database.close();
+  rmSync(directory, { recursive: true, force: true });
+});
+
+function serviceWith(repository: ArtifactRepository): ArtifactService {
+  return new ArtifactService({
+    repository,
     blobs: new FolderBlobStore(join(directory, 'blobs')),
     quota: new StorageQuota(() => Promise.resolve(used), 1000),
     receiving: new Receiving(),
     maxBytes: MAX_BYTES,
     log: pino({ level: 'silent' }),
   });
-});
-afterEach(async () => {
-  await database.close();
-  rmSync(directory, { recursive: true, force: true });
-});
+}
 
 const uploads = () => readdirSync(join(directory, 'blobs', 'uploads')).length;
 const drafts = () => readdirSync(join(directory, 'blobs', 'drafts')).length;
@@ -179,4 +184,25 @@ test('a page says that there is another, and is refused from behind what is not 
   expect((await artifacts.page('e', null, 2)).map(({ id }) => id)).toEqual(ids);
   expect((await artifacts.page('e', ids[0] ?? '', 1)).map(({ id }) => id)).toEqual(ids.slice(1));
   await expect(artifacts.page('f', ids[0] ?? '', 1)).rejects.toThrow('There is no such artifact.');
+});
+
+test('a file that the disk has lost is told apart from one that is replaced, or deleted, while it is opened', async () => {
+  const repository = new ArtifactRepository(database.db);
+  const service = serviceWith(repository);
+  const id = await begin();
+  const read = async () => text((await service.read(id, 'e', 'train.jsonl')).content);
+  const opensAsBefore = async (change: () => Promise<unknown>) => {
+    const before = await repository.findOwned(id, 'e');
+    await change();
+    vi.spyOn(repository, 'findOwned').mockResolvedValueOnce(before);
+  };
+  await artifacts.upload(id, 'e', 'train.jsonl', source('a'));
+  expect(await read()).toBe('a');
+  await opensAsBefore(() => artifacts.upload(id, 'e', 'train.jsonl', source('b')));
+  expect(await read()).toBe('b');
+  for (const name of readdirSync(join(directory, 'blobs', 'uploads')))
+    rmSync(join(directory, 'blobs', 'uploads', name), { recursive: true });
+  await expect(read()).rejects.toMatchObject({ code: 'file_lost', cause: { code: 'ENOENT' } });
+  await opensAsBefore(() => artifacts.delete(id, 'e'));
+  await expect(read()).rejects.toMatchObject({ code: 'not_found' });
 });

@@ -11,6 +11,7 @@ import { BlobTooLargeError, removeUnnamed, type BlobStore } from '../../store/bl
 import type { Receiving } from '../receiving.ts';
 import { notFound, ServiceError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
+import { openStored, type StoredContent } from '../stored-file.ts';
 import { formatArtifactUrl } from './artifact-url.ts';
 
 export interface ArtifactServiceOptions {
@@ -162,11 +163,18 @@ export class ArtifactService {
   }
 
   /** The bytes of one file. */
-  async read(id: string, entity: string, file: string): Promise<{ bytes: number; content: NodeJS.ReadableStream }> {
+  async read(id: string, entity: string, file: string): Promise<StoredContent> {
     const artifact = await this.#require(id, entity);
     const found = artifact.files.find(({ name }) => name === file);
     if (found === undefined) throw notFound('file of the artifact');
-    return { bytes: found.bytes, content: createReadStream(this.#options.blobs.path(found.blobKey, CONTENT)) };
+    try {
+      return await openStored(this.#options.blobs.path(found.blobKey, CONTENT));
+    } catch (error) {
+      const { files } = await this.#require(id, entity);
+      if (files.some(({ blobKey }) => blobKey === found.blobKey)) throw error;
+      // Another took its place meanwhile.
+      return this.read(id, entity, file);
+    }
   }
 
   /** Repeated, it is answered like the first. */

@@ -1,7 +1,5 @@
 /** Creating, listing and deleting models and their checkpoints. */
 import { randomUUID } from 'node:crypto';
-import { createReadStream } from 'node:fs';
-import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
 import type { CheckpointItem } from '../../../schemas/preview/models.ts';
@@ -14,6 +12,7 @@ import { ADAPTER_WEIGHTS_FILE } from '../../models/adapter-files.ts';
 import { ADAPTER_CONFIG_FILE } from '../../models/peft-config.ts';
 import { notFound, ServiceError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
+import { openStored, type StoredContent } from '../stored-file.ts';
 import { checkpointRef, registeredModel, type ServingObstacle } from './records.ts';
 import type { ModelRegistry, RegisteredModel } from './registry.ts';
 
@@ -130,18 +129,12 @@ export class ModelService {
   }
 
   /** A file of a step's adapter; the optimizer's state stays here. */
-  async adapterFile(
-    modelId: string,
-    entity: string,
-    step: number,
-    file: string,
-  ): Promise<{ bytes: number; content: NodeJS.ReadableStream }> {
+  async adapterFile(modelId: string, entity: string, step: number, file: string): Promise<StoredContent> {
     this.require(modelId, entity);
     const checkpoint = this.#options.registry.checkpoint(modelId, step);
     if (checkpoint === null) throw notFound('checkpoint');
     if (!ADAPTER_FILES.includes(file)) throw notFound('file of the checkpoint');
-    const path = join(checkpoint.adapter.directory, file);
-    return { bytes: (await stat(path)).size, content: createReadStream(path) };
+    return openStored(join(checkpoint.adapter.directory, file));
   }
 
   async deleteCheckpoints(
