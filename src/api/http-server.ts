@@ -229,6 +229,8 @@ const PARSER_ERRORS: Readonly<Record<string, [ErrorCode, string]>> = {
 
 /** Bytes that never became a request: answered by hand, with the same error object. */
 function answerClientError(error: ParserError, socket: Socket): void {
+  // Behind a request that ends its connection, which is answered (RFC 9112, 9.6).
+  if (error.code === 'HPE_CLOSED_CONNECTION') return;
   if (error.code === 'ECONNRESET' || !socket.writable || socket.bytesWritten > 0) {
     socket.destroy();
     return;

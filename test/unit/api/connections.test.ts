@@ -73,6 +73,33 @@ test('a stream that waits behind another, and piles up, ends with its generation
   await aborted([true, true]);
 });
 
+test.each(['at once', 'later'])('what follows a request that ends its connection is ignored (%s)', async (when) => {
+  let finish: () => void = () => undefined;
+  const told = new Promise<void>((resolve) => (finish = resolve));
+  server.sessions.script = async function* () {
+    await told;
+    yield delta({ text: 'own', tokenIds: [1], finish: 'stop' });
+  };
+  const last = chat(false).replace('Host: a', 'Host: a\r\nConnection: close');
+  const more = [chat(false), 'nonsense', chat(false)];
+  const socket = open(when === 'at once' ? last + more.join('') : last);
+  let answer = '';
+  socket.on('data', (chunk: Buffer) => (answer += chunk.toString('latin1')));
+  const ended = new Promise((resolve) => socket.once('end', resolve));
+  await generations(1);
+  if (when === 'later') {
+    for (const bytes of more) {
+      socket.write(bytes);
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  }
+  finish();
+  await ended;
+  expect(answer.match(/HTTP\/1.1 \d+/g)).toEqual(['HTTP/1.1 200']);
+  expect(answer).toContain('"own"');
+  expect(server.sessions.generations).toHaveLength(1);
+});
+
 test('what was sent ahead on a connection is answered while the server drains; the last answer ends it', async () => {
   await server.close();
   let isDraining = false;
