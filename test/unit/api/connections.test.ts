@@ -100,6 +100,21 @@ test.each(['at once', 'later'])('what follows a request that ends its connection
   expect(server.sessions.generations).toHaveLength(1);
 });
 
+test.each(['half', 'whole'])('a client that closes its end (%s) has left, whatever it has sent before', async (how) => {
+  server.sessions.script = async function* (_, generation) {
+    await generation.untilAborted();
+    yield delta();
+  };
+  const last = chat(false).replace('Host: a', 'Host: a\r\nConnection: close');
+  const clients = [open(chat(false)), open(chat(true)), open(last + chat(false))];
+  await generations(3);
+  for (const client of clients) {
+    if (how === 'half') client.end();
+    else client.destroy();
+  }
+  await aborted([true, true, true]);
+});
+
 test('what was sent ahead on a connection is answered while the server drains; the last answer ends it', async () => {
   await server.close();
   let isDraining = false;
