@@ -117,6 +117,25 @@ export class ModelRepository {
     return row === undefined ? null : fromCheckpointRow(row);
   }
 
+  /**
+   * The step of the checkpoint that a job made, where that has been deleted since; else null. `lastRow`: key of the job's last row of the
+   * history, which has the number that its checkpoint was to get.
+   */
+  async deletedStepOf(modelId: string, jobId: string, lastRow: string): Promise<number | null> {
+    const row = await this.#db
+      .selectFrom('run_history')
+      .innerJoin('models', 'models.id', 'run_history.model_id')
+      .select('run_history.step')
+      .where('models.id', '=', modelId)
+      .where('run_history.key', '=', lastRow)
+      .whereRef('run_history.step', '<', 'models.next_step')
+      .where(({ not, exists, selectFrom }) =>
+        not(exists(selectFrom('checkpoints').select('checkpoints.id').where('checkpoints.job_id', '=', jobId))),
+      )
+      .executeTakeFirst();
+    return row?.step ?? null;
+  }
+
   /** Lists a checkpoint under the model's next step. Null: the model has gone, or the job is to be cancelled. */
   async publish(checkpoint: Omit<StoredCheckpoint, 'step'>): Promise<StoredCheckpoint | null> {
     return this.#db.transaction().execute(async (trx) => {

@@ -96,6 +96,8 @@ export interface Checkpoints {
   unstage(jobId: string): Promise<void>;
   /** The checkpoint that the job has already made, or null. */
   ofJob(jobId: string): Promise<Checkpoint | null>;
+  /** The step of one that it made and that has been deleted since, or null. */
+  deletedStep(job: Pick<TrainingJob, 'id' | 'modelId'>): Promise<number | null>;
 }
 
 /** What was settled when a model was made. */
@@ -104,6 +106,11 @@ export interface ModelFacts {
   obstacle: string | null;
   /** Of its step 0. */
   lora: AdapterShape;
+}
+
+/** Key of a job's last row of the history, recorded before its checkpoint is made. */
+export function lastRowOf(jobId: string): string {
+  return `${jobId}/end`;
 }
 
 /** The history of a model's metrics. */

@@ -1,7 +1,7 @@
 /** Tells of steps: events for the client, rows of the model's run, progress for the operator. */
 import { performance } from 'node:perf_hooks';
 import type { JobPlan, StepMetrics } from './plan.ts';
-import type { TrainingJob, TrainingPorts } from './ports.ts';
+import { lastRowOf, type TrainingJob, type TrainingPorts } from './ports.ts';
 import { resolveSftConfig } from './sft-config.ts';
 import type { JobSnapshot } from './snapshot.ts';
 
@@ -67,7 +67,7 @@ export class StepReporter {
     const { steps, summary } = this.#plan;
     const told = steps === 0 ? given(summary) : this.#means();
     const row = { ...prefixed('train', told), 'train/num_gradient_steps': steps };
-    await this.#ports.run.record(this.#job.modelId, `${this.#job.id}/end`, await this.#nextStep(), row);
+    await this.#ports.run.record(this.#job.modelId, lastRowOf(this.#job.id), await this.#nextStep(), row);
   }
 
   #means(): StepMetrics {

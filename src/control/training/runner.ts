@@ -58,7 +58,13 @@ export class JobRunner {
 
   /** Rejects only where the server's own parts fail, or the engine does not take the finished step: the job may be run again. */
   async run(job: TrainingJob, signal: AbortSignal, turnIsOver: TurnIsOver = hasNoTurns): Promise<JobRest> {
-    const { events } = this.#ports;
+    const { events, checkpoints } = this.#ports;
+    const deleted = await checkpoints.deletedStep(job);
+    if (deleted !== null) {
+      // It was cut off before it could tell, and its step was not wanted any more: it must not come back under another number.
+      await events.append(job.id, 'end', 'training_ended', { step: deleted });
+      return 'ended';
+    }
     let checkpoint: Checkpoint;
     try {
       checkpoint = await this.#train(job, { signal, turnIsOver });

@@ -48,6 +48,7 @@ async function run({ id, modelId, key, start, step }, index) {
       },
       unstage: () => Promise.resolve(),
       ofJob: () => Promise.resolve(null),
+      deletedStep: () => Promise.resolve(null),
     },
     model: () => ({ obstacle: null, lora: DEFAULT_ADAPTER_SHAPE }),
     run: { record: () => Promise.resolve() },

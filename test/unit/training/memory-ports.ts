@@ -105,6 +105,7 @@ export class MemoryPorts implements TrainingPorts {
       return checkpoint;
     },
     ofJob: (jobId: string) => Promise.resolve(this.made.find((made) => made.jobId === jobId) ?? null),
+    deletedStep: () => Promise.resolve(null),
   };
 
   readonly model = () => ({ obstacle: this.obstacle, lora: DEFAULT_ADAPTER_SHAPE });

@@ -1,7 +1,10 @@
 /** Which step a job makes, and which steps it goes by: after deletes, of its own model alone. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readCheckpoint } from '../../../src/control/training/checkpoint-files.ts';
+import { FakeEngine } from './fake-engine.ts';
 import { createModel, finished, group, startPlane, type Plane } from './plane.ts';
 
 const JOBS = '/v1/preview/training-jobs';
@@ -182,5 +185,35 @@ test('a reader of pages may delete what it has read', async () => {
     expect(seen).toEqual(order === 'asc' ? [0, 1, 2, 3, 4] : [4]);
     // Whose checkpoint it was is not forgotten.
     expect((await plane.call(`/v1/preview/models/${other}/checkpoints?after=${after}`)).status).toBe(422);
+  }
+});
+
+test('a job whose step is deleted before it has told of it ends with that step, and makes no other', async () => {
+  const dataDir = mkdtempSync(join(tmpdir(), 'tandem-deleted-step-'));
+  const start = (paused: boolean, engine: FakeEngine) => startPlane({ dataDir, paused, engine });
+  // The step is listed, and the engine does not take it before the server stops.
+  const slow = new FakeEngine();
+  slow.loadAdapter = () => new Promise<void>(() => undefined);
+  let other = await start(false, slow);
+  try {
+    const { id: modelId } = await createModel(other, 'told-late');
+    const job = `/v1/preview/training-jobs/${String((await other.ok(JOBS, rl(modelId)))['id'])}`;
+    const steps = `/v1/preview/models/${modelId}/checkpoints`;
+    const listed = async () => ((await other.json(steps))['data'] as { step: number }[]).map(({ step }) => step);
+    await expect.poll(listed).toEqual([0, 1]);
+    await other.end();
+
+    const engine = new FakeEngine();
+    other = await start(true, engine);
+    const headers = { 'content-type': 'application/json' };
+    await other.json(steps, { method: 'DELETE', body: '{"steps":[1]}', headers });
+    await other.side.start();
+    await expect.poll(async () => (await other.json(job))['status']).toBe('succeeded');
+    const events = (await other.json(`${job}/events`))['data'] as { type: string; data: object }[];
+    expect(events.at(-1)).toMatchObject({ type: 'training_ended', data: { step: 1 } });
+    expect([await listed(), engine.calls, engine.loaded]).toEqual([[0], 0, []]);
+  } finally {
+    await other.end();
+    rmSync(dataDir, { recursive: true, force: true });
   }
 });

@@ -14,6 +14,7 @@ import type { ModelRegistry } from '../models/registry.ts';
 import { TrainingFailedError } from '../errors.ts';
 import {
   CANCELLED_MESSAGE,
+  lastRowOf,
   type Checkpoint,
   type Checkpoints,
   type EventData,
@@ -23,6 +24,7 @@ import {
   type KeptAdapter,
   type RunLog,
   type TrainingEventType,
+  type TrainingJob,
   type WantedBatch,
 } from '../ports.ts';
 import type { RlBatch } from '../rl-batch.ts';
@@ -211,6 +213,10 @@ export class StoredCheckpoints implements Checkpoints {
     const made = await this.#models.ofJob(jobId);
     // It is not known yet where its commit was told as failed and came through.
     return made === null ? null : this.#register(made);
+  }
+
+  deletedStep({ id, modelId }: Pick<TrainingJob, 'id' | 'modelId'>): Promise<number | null> {
+    return this.#models.deletedStepOf(modelId, id, lastRowOf(id));
   }
 
   #register(checkpoint: StoredCheckpoint): Checkpoint {
