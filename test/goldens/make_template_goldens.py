@@ -109,6 +109,10 @@ b\n\\n\'\"\/\d\ \{\$ \x41\u00e9\U0001F600\0\60\1011\777\a\8' }}{{ "\
     "{{ n.length }}{{ text.length }}{{ n['length'] }}{{ d.length }}{{ {'length': 5}.length }}{{ 'yes' if n.length }}{% for i in n recursive %}{{ loop.length }}{% endfor %}",
     "{{ {1: 'a'}.get(1) }} {{ d.get(nothing) }} {{ d.get(none, 'x') }} {{ d.get(2.5, 3) }} {{ {1: 'a'}.get(true) }} {{ {1: 'a'}.get(1.0) }} {{ d.get((1, 2)) }} {{ d.get('b') }} {{ d['get']('q', n) }} {{ {'get': 1}['get'] }}",
     "{{ nothing | reverse | list }}{{ ', '.join(nothing) }}{% for i in nothing | reverse %}x{% endfor %}",
+    "{% for p in d['items']() %}{{ p }}{% endfor %}{{ d['items']() | list }}{{ {1: 2}['keys']() | list }}{{ d['values']() | list }}{{ {'items': 1}['items'] }}{{ {'copy': 1}['copy'] }}{{ {1: 'a'}.values() | list }}",
+    "{{ d.copy() }}{{ n.copy() }}{{ n.index(1) }}{{ n.count(1.0) }}{{ n.count('x') }}{{ (1, 1).count(true) }}{{ n['index'](2) }}{{ text.index('words') }}{{ wide[0].index('🙂') }}",
+    "{% set t | upper %}a{{ n[0] }}{% endset %}{{ t }}{% set t | trim | replace('b', 'c') %} b {% endset %}[{{ t }}]{% for x in n %}{% set t | upper %}x{% endset %}{% endfor %}{{ t }}",
+    "{{ n[0:none] }}{{ n[none:2] }}{{ n[::none] }}{{ text[none:3] }}{{ (1, 2)[:none] }}",
 ]
 
 REFUSED = [
@@ -128,6 +132,9 @@ REFUSED = [
     "{% for i in n %}{{ loop(n) }}{% endfor %}", "{% for i in n recursive %}{{ loop() }}{% endfor %}", "{% for i in n recursive %}{{ loop(3) }}{% endfor %}", "{% for i in n recursive recursive %}{% endfor %}",
     "{{ cycler() }}", "{{ joiner('a', 'b') }}", "{{ joiner(x='a') }}", "{{ 'upper' is filter(1) }}",
     "{{ 5 | map('upper') | list }}", "{{ 'a' is odd }}", "{% for i in n %}{{ loop.changed(x=i) }}{% endfor %}",
+    "{{ 'a' + 1 }}", "{{ 1 + 'a' }}", "{{ 1 < 'a' }}", "{{ 'a' > 1 }}", "{{ none.x() }}", "{{ none + 1 }}", "{{ none < 1 }}", "{{ nothing + 1 }}", "{{ 'a' + none }}", "{{ 'a' + nothing }}", "{{ 'a' + true }}", "{{ 'a' + n }}", "{{ n + 'a' }}",
+    "{{ 'a' * 'b' }}", "{{ 'a' - 'b' }}", "{{ -'a' }}", "{{ -none }}", "{{ d + d }}", "{{ d < d }}", "{{ none | length }}", "{{ 1 | length }}", "{{ 'a' in none }}", "{{ 1 in 'abc' }}", "{% for x in none %}{% endfor %}", "{{ n.strip() }}", "{{ 'a'.items() }}",
+    "{{ n[:'a'] }}", "{{ n.index('x') }}", "{{ 'a'.index('x') }}", "{{ (1,).copy() }}", "{% set t | nonsense %}a{% endset %}",
     "{{ n.length + 1 }}", "{{ n.length.x }}", "{{ d.get() }}", "{{ d.get([]) }}", "{{ d.get({}) }}", "{{ d.get('b', 1, 2) }}", "{{ d.get('b', default=1) }}",
 ]
 

@@ -33,7 +33,7 @@ it.each(nothing)('what is undefined has no items: %s', (source, what) => {
 it.each([
   ['{{ missing() }}', 'missing'],
   ["{{ d.f('x') }}", 'd.f'],
-  ['{{ [1].count(1) }}', 'a value.count'],
+  ['{{ [1].insert(1) }}', 'a value.insert'],
   ["{{ 'a'.casefold() }}", 'a value.casefold'],
   ['{{ d.n.f()() }}', 'd.n.f'],
 ])('what is undefined is not called: %s', (source, what) => {

@@ -34,6 +34,11 @@ export interface MemberNode extends Node {
   property: Node;
   computed: boolean;
 }
+export interface SliceNode extends Node {
+  start: Node | undefined;
+  stop: Node | undefined;
+  step: Node | undefined;
+}
 export interface CallNode extends Node {
   callee: Node;
   args: Node[];

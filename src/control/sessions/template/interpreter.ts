@@ -24,6 +24,7 @@ import type {
   ProgramNode,
   SelectNode,
   SetNode,
+  SliceNode,
   TestNode,
   TupleNode,
 } from './ast.ts';
@@ -33,7 +34,7 @@ import type { Arguments } from './filter-parts.ts';
 import { applyFilter, FILTERS, holds } from './filters.ts';
 import { Environment, Interpreter, parse, type Scope, type Value } from './jinja.ts';
 import { changedValue, loopValue } from './loop-value.ts';
-import { contains, counted, methodOf, nothingOf, operate, subscript } from './operators.ts';
+import { contains, counted, nothingOf, operate, ownMethod, subscript } from './operators.ts';
 import { COMPARISONS } from './precedence.ts';
 import { WITH } from './with-blocks.ts';
 import { STRING_METHODS, STRING_PARAMETERS } from './strings.ts';
@@ -41,9 +42,7 @@ import {
   asKey,
   bounded,
   box,
-  boxArray,
   boxFunction,
-  boxItems,
   boxKey,
   boxObject,
   boxTuple,
@@ -76,7 +75,6 @@ class LoopControl extends Error {
 }
 
 const STATEMENTS = new Set(['Program', 'Set', 'If', 'For', 'Macro', 'CallStatement', 'FilterStatement', 'Comment']);
-const DICTIONARY_METHODS = new Set(['get', 'items', 'keys', 'values']);
 
 /** Routes the bodies that the library evaluates itself through `Program`, so that they print by our rules. */
 export function prepare(program: Node): Node {
@@ -283,7 +281,7 @@ export class ChatInterpreter extends Interpreter {
   #set(node: SetNode, scope: Scope): Value {
     if (node.value !== null) return super.evaluate(node, scope);
     const text = box(this.#block(node.body, new Environment(scope)));
-    return super.evaluate({ ...node, value: hold(text) } as SetNode, scope);
+    return super.evaluate({ ...node, ...throughFilters(node.assignee, hold(text)) } as SetNode, scope);
   }
 
   /** A macro sees the names of where it stands; the library would give it those of where it is called. */
@@ -345,12 +343,21 @@ export class ChatInterpreter extends Interpreter {
     }
     const name = node.computed ? '' : (node.property as IdentifierNode).value;
     if (isUndefined(object)) throw nothingOf(nameOf(node.object), name || 'a slice');
-    if (isObject(object) && name === 'items') return boxFunction(() => boxItems(object.value));
-    if (isObject(object) && name === 'keys') return boxFunction(() => boxArray([...object.value.keys()].map(boxKey)));
-    if (isObject(object) && DICTIONARY_METHODS.has(name)) return methodOf(object, name) ?? box(undefined);
+    const method = ownMethod(object, name);
+    if (method) return method;
     if (name === 'length' && (isArray(object) || isString(object))) return box(undefined);
-    const found = super.evaluate({ ...node, object: hold(object) } as MemberNode, scope);
+    const property = node.computed ? this.#slice(node.property as SliceNode, scope) : node.property;
+    const found = super.evaluate({ ...node, object: hold(object), property } as MemberNode, scope);
     return node.computed && isTuple(object) && isArray(found) ? boxTuple(found.value) : found;
+  }
+
+  /** An end that is none is as one that is left out. */
+  #slice(node: SliceNode, scope: Scope): Node {
+    const end = (part: Node | undefined): Node | undefined => {
+      const value = part && this.evaluate(part, scope);
+      return value && hold(value.type === 'NullValue' ? box(undefined) : value);
+    };
+    return Object.assign({ ...node }, { start: end(node.start), stop: end(node.stop), step: end(node.step) });
   }
 
   #filter(node: FilterNode, scope: Scope): Value {
@@ -406,6 +413,13 @@ interface HeldNode extends Node {
 
 function hold(held: Value): HeldNode {
   return { type: 'Held', held };
+}
+
+/** `{% set name | filter %}`: the name, and the value after its filters. */
+function throughFilters(target: Node, text: Node): { assignee: Node; value: Node } {
+  if (target.type !== 'FilterExpression') return { assignee: target, value: text };
+  const { assignee, value } = throughFilters((target as FilterNode).operand, text);
+  return { assignee, value: { ...target, operand: value } as FilterNode };
 }
 
 /** For people: what an expression is called in its template. */

@@ -11,6 +11,9 @@ import {
   box,
   boxArray,
   boxFunction,
+  boxItems,
+  boxKey,
+  boxObject,
   boxTuple,
   isTuple,
   MAX_ITEMS,
@@ -161,10 +164,50 @@ export function subscript(object: Value, key: Value, name = 'a value'): Value {
   return item ?? (isString(key) ? methodOf(object, key.value) : undefined) ?? box(undefined);
 }
 
-/** The library gives texts and lists a `length`, as JavaScript has it, and finds texts alone in dictionaries. */
-export function methodOf(object: Value, name: string): Value | undefined {
+/** The library gives texts and lists a `length`, as JavaScript has it. */
+function methodOf(object: Value, name: string): Value | undefined {
   if (name === 'length' && isRow(object)) return undefined;
-  return name === 'get' && isObject(object) ? getter(object.value) : object.builtins.get(name);
+  return ownMethod(object, name) ?? object.builtins.get(name);
+}
+
+/** Of dictionaries and lists, where the library has none or another: it finds texts alone in dictionaries, whose items are lists for it. */
+export function ownMethod(object: Value, name: string): Value | undefined {
+  if (isObject(object)) return dictionaryMethod(object.value, name);
+  return isArray(object) ? listMethod(object, name) : undefined;
+}
+
+function dictionaryMethod(entries: Map<Key, Value>, name: string): Value | undefined {
+  switch (name) {
+    case 'get':
+      return getter(entries);
+    case 'items':
+      return boxFunction(() => boxItems(entries));
+    case 'keys':
+      return boxFunction(() => boxArray([...entries.keys()].map(boxKey)));
+    case 'values':
+      return boxFunction(() => boxArray([...entries.values()]));
+    case 'copy':
+      return boxFunction(() => boxObject(new Map(entries)));
+    default:
+      return undefined;
+  }
+}
+
+function listMethod(list: Value & { value: Value[] }, name: string): Value | undefined {
+  switch (name) {
+    case 'index':
+      return boxFunction(([item]) => {
+        const at = list.value.findIndex((other) => item !== undefined && isEqual(other, item));
+        if (at === -1) throw new TemplateError('index() finds no such item.');
+        return box(at);
+      });
+    case 'count':
+      return boxFunction(([item]) => box(list.value.filter((other) => item && isEqual(other, item)).length));
+    case 'copy':
+      return list.type === 'TupleValue' ? undefined : boxFunction(() => boxArray([...list.value]));
+    default:
+      return undefined;
+  }
 }
 
 function getter(entries: ReadonlyMap<Key, Value>): Value {

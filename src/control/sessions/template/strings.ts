@@ -262,6 +262,11 @@ export const STRING_METHODS: Readonly<
   title: (self) => box(title(self)),
   find: (self, args) => find(self, args, 'find'),
   rfind: (self, args) => find(self, args, 'rfind'),
+  index: (self, args) => {
+    const at = find(self, args, 'find');
+    if (at.value === -1) throw new TemplateError('index() finds no such text.');
+    return at;
+  },
   count,
   format,
   startswith: (self, args) => hasAffix(self, args, 'startsWith'),
