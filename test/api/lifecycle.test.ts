@@ -421,6 +421,43 @@ describe('settings that cannot be', () => {
   );
 });
 
+describe('an extension module that is being loaded', () => {
+  const serve = (text: string) => {
+    const path = join(dataDir, 'extension.mjs');
+    writeFileSync(path, text);
+    return ['serve', '--data-dir', dataDir, '--port', '0', '--engine-extension', path];
+  };
+
+  test.each(['process.exit(0);', "import { exit } from 'node:process'; await null; exit(0);"])(
+    'and ends the process is named: %s',
+    async (text) => {
+      const { code, out } = await tandem(serve(text));
+      expect(code).toBe(1);
+      expect(out).toMatch(
+        /^tandem: --engine-extension \S+extension\.mjs: it ended the process while it was being loaded\.$/m,
+      );
+    },
+    TIMEOUT_MS,
+  );
+
+  test(
+    'is not held to have ended a process that a signal ends',
+    async () => {
+      const args = serve("console.log('loading'); await new Promise(() => {});");
+      const child = spawn(process.execPath, [MAIN, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+      let out = '';
+      for (const stream of [child.stdout, child.stderr])
+        stream.on('data', (chunk: Buffer) => {
+          out += String(chunk);
+          if (out.includes('loading')) child.kill('SIGTERM');
+        });
+      expect(await new Promise((resolve) => child.once('exit', resolve))).toBe(0);
+      expect(out).not.toContain('--engine-extension');
+    },
+    TIMEOUT_MS,
+  );
+});
+
 test(
   'flags beat variables, variables beat defaults',
   async () => {

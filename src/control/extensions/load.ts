@@ -13,6 +13,7 @@ export interface ExtensionSettings {
 
 /** A module that has not loaded by then, such as one that waits for what never comes, is refused. */
 const LOAD_TIMEOUT_MS = 30_000;
+const STOPS = ['SIGTERM', 'SIGINT', 'SIGHUP', 'disconnect'];
 
 /** Imports every module; ids below `vocabSize` may be generated. Throws a sentence that names the module at fault. */
 export async function loadExtensions(
@@ -35,7 +36,8 @@ async function readModule(path: string, timeoutMs: number): Promise<[string, Eng
   const fail = (why: string) => new Error(`--engine-extension ${path}: ${why}`);
   let module: { extensions?: unknown };
   try {
-    module = (await within(timeoutMs, import(pathToFileURL(resolve(path)).href))) as { extensions?: unknown };
+    const load = () => within(timeoutMs, import(pathToFileURL(resolve(path)).href));
+    module = (await namingWhoEnds(path, load)) as { extensions?: unknown };
   } catch (error) {
     throw fail(error instanceof Error ? error.message : String(error));
   }
@@ -50,6 +52,28 @@ async function readModule(path: string, timeoutMs: number): Promise<[string, Eng
       throw fail(`'${name}' must have a function 'create', and 'check' must be one where given.`);
     return [name, value];
   });
+}
+
+/** A module that ends the process while it loads would leave nobody a word. What is asked to stop meanwhile is not ended by the module. */
+async function namingWhoEnds(path: string, load: () => Promise<unknown>): Promise<unknown> {
+  let isAsked = false;
+  const ask = () => (isAsked = true);
+  const name = () => {
+    if (isAsked) return;
+    process.stderr.write(`tandem: --engine-extension ${path}: it ended the process while it was being loaded.\n`);
+    process.exitCode ||= 1;
+  };
+  // One more listener would keep a process without any from being stopped.
+  const events: NodeJS.EventEmitter = process;
+  const stops = STOPS.filter((event) => events.listenerCount(event) > 0);
+  for (const event of stops) events.prependListener(event, ask);
+  process.once('exit', name);
+  try {
+    return await load();
+  } finally {
+    process.off('exit', name);
+    for (const event of stops) events.off(event, ask);
+  }
 }
 
 /** The timer also keeps a process alive that would end, without a word, when nothing else is left to wait for. */
