@@ -18,6 +18,8 @@ const REFUSED_GRACE_MS = 2_000;
 const MAX_CONNECTIONS = 16_384;
 /** Turns of the event loop without a new connection after which none waits to be accepted. */
 const QUIET_TURNS = 3;
+/** What holds something of an answer listens for its end, and Koa for that of an answer in pieces several times. They do not grow with it. */
+const MAX_RESPONSE_LISTENERS = 20;
 /** What a timer can hold; it would fire at once for more. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 /** An upload may take as long as it goes on; its handler cuts a sender that falls silent. */
@@ -60,6 +62,7 @@ export class HttpServer {
       lastRequests.set(req.socket, req);
       limitArrival(req, res, options.requestTimeoutMs, isUpload);
       closeWithConnection(req, res);
+      res.setMaxListeners(MAX_RESPONSE_LISTENERS);
       this.#open.add(res);
       res.once('close', () => this.#open.delete(res));
       void handle(req, res);

@@ -104,6 +104,22 @@ test('pieces are small, whatever the answer is made of', async () => {
   expect(Math.max(...sizes)).toBeLessThan(20_000);
 });
 
+test('a large answer leaves no warning in the log', async () => {
+  const warnings: string[] = [];
+  const note = (warning: Error) => void warnings.push(warning.message);
+  process.on('warning', note);
+  const logprobs = scores(1000);
+  server.sessions.script = () => [
+    delta({ text: 'x', tokenIds: logprobs.map(({ tokenId }) => tokenId), logprobs, finish: 'stop' }),
+  ];
+  const response = await server.post(CHAT, { messages: [], logprobs: true, top_logprobs: ALTERNATIVES });
+  expect((await response.text()).length).toBeGreaterThan(1_000_000);
+  // They come with the next turn of the loop.
+  await new Promise((resolve) => setImmediate(resolve));
+  process.off('warning', note);
+  expect(warnings).toEqual([]);
+});
+
 test('an answer is large by its log-probabilities and its text, and by what it tells of its prompt', () => {
   const short = { ...choice(0), reasoning: '' };
   const none = { entries: 0, chars: 0, ids: 0 };
