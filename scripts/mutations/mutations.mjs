@@ -1552,9 +1552,9 @@ export const mutations = [
     name: 'CUDA: rows of a tile take the adapter of its first row',
     edits: [
       {
-        file: 'native/cuda/lora/lora.cu',
-        search: 'a.row_adapters[first + end] == a.row_adapters[first + begin]) ++end;',
-        replace: 'a.row_adapters[first + end] == a.row_adapters[first + end]) ++end;',
+        file: 'native/cuda/lora/lora_launch.h',
+        search: 'lane >= rows || own != wanted',
+        replace: 'lane >= rows',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1718,8 +1718,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/gemm/matmul_wgmma_block.h',
-        search: 'added.part + (at.token + token) * a.n',
-        replace: 'added.part + at.token * a.n',
+        search: 'from + token * a.n + half',
+        replace: 'from + half',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1814,17 +1814,6 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
-    name: 'CUDA: a tile of many rows takes the A of its first row',
-    edits: [
-      {
-        file: 'native/cuda/lora/lora_shrink.cu',
-        search: 'a.row_adapters[first + count] == a.row_adapters[first]) ++count;',
-        replace: 'a.row_adapters[first + count] == a.row_adapters[first + count]) ++count;',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
     name: 'CUDA: the last group of ranks is left out',
     edits: [
       {
@@ -1864,17 +1853,6 @@ export const mutations = [
         file: 'native/cuda/lora/lora_outer.cu',
         search: 'return a.x == b.x && a.ldx == b.ldx',
         replace: 'return a.ldx == b.ldx',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: an activation adds the adapter of the first row of its tile to all',
-    edits: [
-      {
-        file: 'native/cuda/lora/lora_silu.cu',
-        search: 'a.row_adapters[first + end] == a.row_adapters[first + begin]) ++end;',
-        replace: 'a.row_adapters[first + end] == a.row_adapters[first + end]) ++end;',
       },
     ],
     tests: ['native/test/cuda'],

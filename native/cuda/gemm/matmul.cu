@@ -98,7 +98,7 @@ static bool within_product(const LoraPart& adapters, int64_t n) {
 bool matmul_takes_adapters(const MatMul& a, const LoraPart& adapters) {
   const bool plain = !a.accumulate && a.onto == nullptr && a.quantised.data == nullptr;
   const bool gated =
-      a.gated == nullptr || (matmul_gates(a) && adapters.columns == a.n && reinterpret_cast<uintptr_t>(adapters.part) % 8 == 0);
+      a.gated == nullptr || (matmul_gates(a) && adapters.columns == a.n && reinterpret_cast<uintptr_t>(adapters.part) % 16 == 0);
   const bool same_rows = adapters.rows == a.m && adapters.in == a.k && adapters.x == a.x && adapters.ldx == a.ldx;
   const bool fits = lora_fits_within(adapters) && within_product(adapters, a.n);
   return plain && gated && same_rows && a.kernel == MatMulKernel::kWgmma && a.k % kSplitDepth == 0 && fits;

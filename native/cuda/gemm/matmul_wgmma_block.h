@@ -2,6 +2,7 @@
 // warps multiply them by wgmma, 64 outputs each (matmul_wgmma.cu).
 #pragma once
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/common/early_launch.h"
 #include "cuda/common/arrivals.h"
@@ -289,33 +290,71 @@ __device__ __forceinline__ void write_rows(const MatMul& a, Place at, const Sums
   }
 }
 
-// By one thread of each block that waits.
+// By one thread of each block that waits, whose threads meet before they read what is added.
 __device__ __forceinline__ void wait_for(const AddedPart& added) {
   wait_for_count(added.arrived, added.blocks);
   if (count_arrival(added.arrived + 1) == added.waiting - 1) added.arrived[0] = added.arrived[1] = 0;
 }
 
-// The activation of such rows, in which gates come before the others of the same outputs.
+// The activation of such rows, in which gates come before the others of the same outputs: what a thread has of them.
 template <int kTokens, class S>
-__device__ __forceinline__ void write_active(const MatMul& a, Place at, const float* rows, const AddedPart& added) {
-  constexpr int kEach = kTokens > 8 ? 4 : 2, kPerRow = S::kBoxRows / kEach, kStep = S::kMultiplying / kPerRow;
+struct ActiveRows {
+  static constexpr int kEach = kTokens > 8 ? 4 : 2, kPerRow = S::kBoxRows / kEach, kStep = S::kMultiplying / kPerRow;
+  static constexpr int kTurns = (S::kSumTokens + kStep - 1) / kStep;
   static_assert(S::kMultiplying % kPerRow == 0);
-  const int column = int(threadIdx.x) % kPerRow * kEach, end = min(S::kSumTokens, int(a.m) - at.token);
+
+  __device__ __forceinline__ ActiveRows(const MatMul& a, Place at)
+      : first(int(threadIdx.x) / kPerRow), column(int(threadIdx.x) % kPerRow * kEach), end(min(S::kSumTokens, int(a.m) - at.token)) {}
+
+  int first, column, end;  // tokens from `first` on, every kStep-th, and kEach columns of gates and of the others
+};
+
+// All that the thread adds is under way at once; it adds to what it alone reads.
+template <int kTokens, class S>
+__device__ __forceinline__ void add_part(const MatMul& a, Place at, float* rows, const AddedPart& added) {
+  using Own = ActiveRows<kTokens, S>;
+  using Piece = std::conditional_t<Own::kEach == 4, float4, float2>;
+  const Own own(a, at);
+  const float* from = added.part + at.token * a.n + at.output + own.column;
+  Piece pieces[Own::kTurns][2] = {};
+  GPU_UNROLL
+  for (int turn = 0; turn < Own::kTurns; ++turn) {
+    const int token = own.first + turn * Own::kStep;
+    if (token >= own.end) continue;
+    GPU_UNROLL
+    for (int half = 0; half < 2; ++half) pieces[turn][half] = __ldcg(reinterpret_cast<const Piece*>(from + token * a.n + half * (a.n / 2)));
+  }
+  GPU_UNROLL
+  for (int turn = 0; turn < Own::kTurns; ++turn) {
+    const int token = own.first + turn * Own::kStep;
+    if (token >= own.end) continue;
+    GPU_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      Piece& to = *reinterpret_cast<Piece*>(rows + token * S::kSumRow + half * S::kBoxRows + own.column);
+      Piece sums = to;
+      const Piece& piece = pieces[turn][half];
+      sums.x += piece.x, sums.y += piece.y;
+      if constexpr (Own::kEach == 4) sums.z += piece.z, sums.w += piece.w;
+      to = sums;
+    }
+  }
+}
+
+template <int kTokens, class S>
+__device__ __forceinline__ void write_active(const MatMul& a, Place at, const float* rows) {
+  using Own = ActiveRows<kTokens, S>;
+  constexpr int kEach = Own::kEach;
+  const Own own(a, at);
   const int64_t ld = a.n / 2;
-  bf16* to = a.gated + at.token * ld + at.output + column;
+  bf16* to = a.gated + at.token * ld + at.output + own.column;
   GPU_NO_UNROLL
-  for (int token = int(threadIdx.x) / kPerRow; token < end; token += kStep) {
-    const float* gates = rows + token * S::kSumRow + column;
+  for (int token = own.first; token < own.end; token += Own::kStep) {
+    const float* gates = rows + token * S::kSumRow + own.column;
     uint32_t active[kEach / 2];
     GPU_UNROLL
     for (int i = 0; i < kEach / 2; ++i) {
-      float2 gate = *reinterpret_cast<const float2*>(gates + 2 * i);
-      float2 up = *reinterpret_cast<const float2*>(gates + S::kBoxRows + 2 * i);
-      if (added.part != nullptr) {
-        const float* part = added.part + (at.token + token) * a.n + at.output + column + 2 * i;
-        const float2 to_gate = __ldcg(reinterpret_cast<const float2*>(part)), to_up = __ldcg(reinterpret_cast<const float2*>(part + ld));
-        gate = {gate.x + to_gate.x, gate.y + to_gate.y}, up = {up.x + to_up.x, up.y + to_up.y};
-      }
+      const float2 gate = *reinterpret_cast<const float2*>(gates + 2 * i);
+      const float2 up = *reinterpret_cast<const float2*>(gates + S::kBoxRows + 2 * i);
       active[i] = pack(to_bf16(swiglu(gate.x, up.x)), to_bf16(swiglu(gate.y, up.y)));
     }
     if constexpr (kEach == 4) *reinterpret_cast<uint2*>(to + token * ld) = uint2{active[0], active[1]};
@@ -338,9 +377,11 @@ __device__ __forceinline__ void leave_sums(const MatMul& a, Place at, const Sums
       const Place place{at.token + first, at.output};
       __syncthreads();  // all are done with the stages, or with the rows before
       put_sums<kTokens, S>(rows, first, sums);
-      if (kKind == kGated && first == 0 && added.part != nullptr && threadIdx.x == 0) wait_for(added);
       __syncthreads();  // the rows are there, and what is added to them
-      if constexpr (kKind == kGated) write_active<kTokens, S>(a, place, rows, added);
+      if constexpr (kKind == kGated && kTokens <= 64) {
+        if (added.part != nullptr) add_part<kTokens, S>(a, place, rows, added);
+      }
+      if constexpr (kKind == kGated) write_active<kTokens, S>(a, place, rows);
       else write_rows<S>(a, place, to, rows);
     }
   } else {
@@ -365,7 +406,10 @@ __device__ __forceinline__ void multiply_block(const TensorMap* weights, const T
       give_registers<kBringingRegisters>();
       if (own_warp() > S::kMultiplying / kWarp) return;
     }
-    if (threadIdx.x % kWarp == 0) bring_stages<S, kTokens>(shared, ring, weights, tokens, a, at, block, begin, stages);
+    if (threadIdx.x % kWarp == 0) {
+      bring_stages<S, kTokens>(shared, ring, weights, tokens, a, at, block, begin, stages);
+      if (kKind == kGated && added.part != nullptr) wait_for(added);  // while the others multiply
+    }
     __syncwarp();  // it comes to the barriers as one
     // Those of the others, which would not wait for a warp that has ended either.
     GPU_NO_UNROLL

@@ -12,7 +12,10 @@ inline bool in_fours(const Parts& parts) { return in_fours(parts.data, parts.col
 #ifdef TANDEM_GPU_EMULATION
 inline void keep(const float*&) {}
 #else
-__device__ __forceinline__ void keep(const float*& pointer) { asm volatile("" : "+l"(pointer)); }
+__device__ __forceinline__ void keep(const float*& pointer) {
+  asm volatile("" : "+l"(pointer));
+  __builtin_assume(__isGlobal(pointer));
+}
 #endif
 
 // Pieces of a row of the product, at some columns, left[i] columns of each: their parts added in order. The loads of kAtOnce parts are under

@@ -44,15 +44,17 @@ __device__ __forceinline__ void expand_rows(const Lora& a, const LoraWeights& w,
       for (int i = 0; i < 4; ++i) old[row][half].at[i] += sums.of(row, 4 * half + i);
     });
   }
-  each([&](int row, int half, int64_t at, int left) {
-    Four whole = old[row][half];
-    if (a.onto != nullptr) {
-      const Four onto = load_four<kWhole>(a.onto + at, left);
+  if (a.onto != nullptr) {
+    // All are read before one is written: `whole` may be where they are.
+    Four onto[2][2] = {};
+    each([&](int row, int half, int64_t at, int left) { onto[row][half] = load_four<kWhole>(a.onto + at, left); });
+    each([&](int row, int half, int64_t, int) {
       GPU_UNROLL
-      for (int i = 0; i < 4; ++i) whole.at[i] = onto.at[i] + whole.at[i];
-    }
-    store_four<kWhole>((a.onto != nullptr ? a.whole : a.y) + at, left, whole);
-  });
+      for (int i = 0; i < 4; ++i) old[row][half].at[i] = onto[row][half].at[i] + old[row][half].at[i];
+    });
+  }
+  float* to = a.onto != nullptr ? a.whole : a.y;
+  each([&](int row, int half, int64_t at, int left) { store_four<kWhole>(to + at, left, old[row][half]); });
 }
 
 // Block (tile of rows, tile of outputs): the tile's rows of one adapter that follow each other go together.
@@ -62,12 +64,11 @@ __global__ void __launch_bounds__(kThreads, 3) expand_kernel(const __grid_consta
   const int output = int(blockIdx.y) * int(kBlockOutputs) + int(threadIdx.x) / kWarp * kWarpOutputs;
   if (output >= a.out) return;
   const int64_t first = int64_t(blockIdx.x) * kRows;
-  const int rows = int(min(int64_t(kRows), a.rows - first));
+  const TileAdapters adapters(a.row_adapters + first, int(min(int64_t(kRows), a.rows - first)));
   GPU_UNROLL_1
-  for (int begin = 0; begin < rows;) {
-    int end = begin + 1;
-    while (end < rows && a.row_adapters[first + end] == a.row_adapters[first + begin]) ++end;
-    const LoraWeights w = weights_of(a, first + begin);
+  for (int begin = 0; begin < adapters.rows;) {
+    const int end = adapters.end_of(begin);
+    const LoraWeights w = weights_of(a.adapters, a.adapter_count, a.most_rank, adapters.at(begin));
     if (whole_outputs(a, w)) expand_rows<true>(a, w, first, begin, end, output);
     else expand_rows<false>(a, w, first, begin, end, output);
     begin = end;

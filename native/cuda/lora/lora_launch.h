@@ -10,9 +10,25 @@ struct Loras {
   Lora each[Lora::kMost];
 };
 
-__device__ __forceinline__ LoraWeights weights_of(const Lora& a, int64_t row) {
-  return weights_of(a.adapters, a.adapter_count, a.most_rank, a.row_adapters[row]);
-}
+// The adapters of a tile's rows, at most kWarp - 1 of them, one lane each: which of them follow each other under the same one.
+struct TileAdapters {
+  int32_t own;
+  int rows;
+
+  __device__ __forceinline__ TileAdapters(const int32_t* row_adapters, int count) : own(-1), rows(count) {
+    const int lane = int(threadIdx.x) % kWarp;
+    if (lane < count) own = row_adapters[lane];
+  }
+  // All lanes of the warp call, here too.
+  __device__ __forceinline__ int32_t at(int row) const { return __shfl_sync(kAllLanes, own, row); }
+  // Behind the last row from `begin` on that has the same.
+  __device__ __forceinline__ int end_of(int begin) const {
+    const int lane = int(threadIdx.x) % kWarp;
+    const int32_t wanted = at(begin);
+    const uint32_t others = __ballot_sync(kAllLanes, lane >= rows || own != wanted) >> begin;
+    return begin + __ffs(int(others)) - 1;
+  }
+};
 
 inline void check(const Lora& a, const char* name) {
   check_argument(a.rows >= 0 && a.rows < 1 << 30, name, "rows");

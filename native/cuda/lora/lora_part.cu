@@ -130,6 +130,7 @@ template <bool kVector>
 __device__ __forceinline__ void expand_tile(const LoraPart& a, const Tile& tile, int which, const LoraWeights& w) {
   const LoraPart::Projection& p = a.projections[which];
   const int lane = int(threadIdx.x) % kWarp, group = lane / kQuad;
+  const int out = int(p.out);
   const float* u = group < tile.count ? u_of(a, tile, group, which) : nullptr;
   const int64_t apart = tile.slices * kTileOutputs;
   GPU_UNROLL_1
@@ -146,7 +147,7 @@ __device__ __forceinline__ void expand_tile(const LoraPart& a, const Tile& tile,
         GPU_UNROLL
         for (int i = 0; i < kQuad; ++i) {
           const int own = rank + lora::lane_rank(i);
-          if (own < w.rank) factors.of_rank[i] = lora::load_eight<kVector>(w.b + own * p.out, output, p.out);
+          if (own < w.rank) factors.of_rank[i] = lora::load_eight<kVector>(w.b + int64_t(own) * out, output, out);
         }
         lora::add_outputs(factors, lora::rank_pairs<&fresh>(u, rank, w.rank), sums);
       }
@@ -201,8 +202,8 @@ __device__ __forceinline__ void make_part(const LoraPart& a) {
 
 // Block (row of a slice, every so many-th group of ranks, projection). Few registers and little shared memory, so that its blocks fit beside a product's.
 //
-// Beside a product: what read the older `part` and u, and what made x, ended before the product had its inputs; the counters are this
-// kernel's alone, and its launch before ended before the product between them. One block waits for the product, which is enough for the
+// Beside a product: what read the older `part` and u, and what made x, ended before the product had its inputs; so did who
+// used the counters before, another launch of this kernel or a gated product. One block waits for the product, which is enough for the
 // launch to end behind it; the others make room for those that have not begun.
 __global__ void __launch_bounds__(kThreads, 3) lora_part_kernel(LoraPart a) {
   a.beside ? begin_beside() : wait_for_inputs();

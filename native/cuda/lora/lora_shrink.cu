@@ -11,8 +11,8 @@ using namespace lora;
 
 // u of rows [first, first + count), all of one adapter, for at most kRanks ranks from `first_rank` on.
 template <int kTiles>
-__device__ __forceinline__ void shrink_rows(const Lora& a, int64_t first, int count, int first_rank) {
-  const LoraWeights w = weights_of(a, first);
+__device__ __forceinline__ void shrink_rows(const Lora& a, int32_t adapter, int64_t first, int count, int first_rank) {
+  const LoraWeights w = weights_of(a.adapters, a.adapter_count, a.most_rank, adapter);
   if (w.rank <= first_rank) return;
   const bool vectors = whole_vectors(a.x, a.in, a.ldx) && whole_vectors(w.a, a.in, a.in);
   __syncthreads();  // the rows before have left shared memory
@@ -26,13 +26,14 @@ template <int kTiles>
 __global__ void __launch_bounds__(kThreads, 2) shrink_kernel(const __grid_constant__ Loras all) {
   wait_for_inputs();
   const Lora& a = all.each[blockIdx.z];
-  const int64_t begin = int64_t(blockIdx.x) * kTiles * kRows, end = min(begin + kTiles * kRows, a.rows);
+  static_assert(kTiles * kRows < kWarp);
+  const int64_t first = int64_t(blockIdx.x) * kTiles * kRows;
+  const TileAdapters adapters(a.row_adapters + first, int(min(int64_t(kTiles * kRows), a.rows - first)));
   GPU_UNROLL_1
-  for (int64_t first = begin; first < end;) {
-    int count = 1;
-    while (first + count < end && a.row_adapters[first + count] == a.row_adapters[first]) ++count;
-    shrink_rows<kTiles>(a, first, count, int(blockIdx.y) * kRanks);
-    first += count;
+  for (int begin = 0; begin < adapters.rows;) {
+    const int end = adapters.end_of(begin);
+    shrink_rows<kTiles>(a, adapters.at(begin), first + begin, end - begin, int(blockIdx.y) * kRanks);
+    begin = end;
   }
 }
 

@@ -4,6 +4,7 @@
 #include "cuda/common/fours.h"
 #include "cuda/common/launch.h"
 #include "cuda/elementwise/swiglu.h"
+#include "cuda/lora/lora_launch.h"
 #include "cuda/lora/lora_outputs.h"
 
 namespace tandem::cuda {
@@ -47,9 +48,8 @@ __device__ __forceinline__ void add_ranks(const RankFactors& f, const float* u, 
 }
 
 // Those of rows [begin, end) of the tile from `first` on, which have one adapter.
-__device__ __forceinline__ void add_adapter(const LoraSilu& a, const LoraWeights* table, const float* u, int64_t first, int begin, int end,
+__device__ __forceinline__ void add_adapter(const LoraSilu& a, const LoraWeights& w, const float* u, int64_t first, int begin, int end,
                                             int column, LaneRows& rows) {
-  const LoraWeights w = weights_of(table, a.adapter_count, a.most_rank, a.row_adapters[first + begin]);
   const RankFactors f{w.b, w.rank, int(a.silu.width)};
   const float* of_tile = u + first * a.most_rank;
   if (f.width % 4 == 0 && reinterpret_cast<uintptr_t>(w.b) % 8 == 0) add_ranks<true>(f, of_tile, a.most_rank, begin, end, column, rows);
@@ -65,12 +65,15 @@ __device__ __forceinline__ void silu_tile(const LoraSilu& a, int64_t first, int 
     gate.at[row][half] = load_four<kWhole>(x, left);
     up.at[row][half] = load_four<kWhole>(x + width, left);
   });
+  const TileAdapters adapters(a.row_adapters + first, count);
   GPU_UNROLL_1
   for (int begin = 0; begin < count;) {
-    int end = begin + 1;
-    while (end < count && a.row_adapters[first + end] == a.row_adapters[first + begin]) ++end;
-    add_adapter(a, a.gate, a.gate_u, first, begin, end, column, gate);
-    add_adapter(a, a.up, a.up_u, first, begin, end, column, up);
+    const int end = adapters.end_of(begin);
+    const int32_t adapter = adapters.at(begin);
+    const LoraWeights of_gate = weights_of(a.gate, a.adapter_count, a.most_rank, adapter);
+    const LoraWeights of_up = weights_of(a.up, a.adapter_count, a.most_rank, adapter);
+    add_adapter(a, of_gate, a.gate_u, first, begin, end, column, gate);
+    add_adapter(a, of_up, a.up_u, first, begin, end, column, up);
     begin = end;
   }
   each_four(count, column, width, [&](int row, int half, int of_tile, int at, int left) {
@@ -105,14 +108,16 @@ __global__ void __launch_bounds__(kThreads, 2) lora_silu_kernel(LoraSilu a) {
 template <bool kWhole>
 __device__ __forceinline__ void silu_tile_back(const LoraSiluBackward& a, int64_t first, int count, int column) {
   const int width = int(a.silu.width);
-  LaneRows d{};
+  LaneRows d{}, gates{}, ups{};
   each_four(count, column, width, [&](int row, int half, int of_tile, int at, int left) {
+    const bf16* x = a.silu.x + (first + of_tile) * 2 * width + at;
+    gates.at[row][half] = load_four<kWhole>(x, left);
+    ups.at[row][half] = load_four<kWhole>(x + width, left);
     d.at[row][half] = load_four<kWhole>(a.silu.d + (first + of_tile) * a.silu.ldd + at, left);
   });
   add_ranks<kWhole>({a.a, int(a.rank), width}, a.u + first * a.rank, a.rank, 0, count, column, d);
   each_four(count, column, width, [&](int row, int half, int of_tile, int at, int left) {
-    const bf16* x = a.silu.x + (first + of_tile) * 2 * width + at;
-    const Four gate = load_four<kWhole>(x, left), up = load_four<kWhole>(x + width, left);
+    const Four &gate = gates.at[row][half], &up = ups.at[row][half];
     Four y, d_gate, d_up;
     GPU_UNROLL
     for (int i = 0; i < 4; ++i) {

@@ -96,6 +96,45 @@ TEST_ENGINE(hopper_adapters_within_a_gated_product_are_there_before_its_activati
   check_gated(256, 128, turns(64, 40), kMixedRanks);
 }
 
+// What one adapter's factors are not, numbers, is nobody else's.
+void check_spoilt(int64_t odd, uint16_t bits, const std::vector<size_t>& spoilt_factors) {
+  constexpr int64_t kRows = 23;
+  constexpr int32_t kSpoilt = 1;
+  const std::vector<int32_t> ranks{8, 40, 17, 0};
+  const AdaptedShape shape{704, 1152, {{0, 200}, {200, 504}}, odd};
+  std::vector<int32_t> rows;
+  for (int32_t i = 0; i < kRows; ++i) rows.push_back(i * 7 % 6 - 1);
+  AdaptedProduct clean(shape, rows, ranks), spoilt(shape, rows, ranks);
+  for (size_t table = 0; table < shape.projections.size(); ++table) {
+    for (size_t which : spoilt_factors) {
+      auto& factors = spoilt.factors[2 * (table * ranks.size() + kSpoilt) + which];
+      for (size_t i = 0; i < factors.size(); i += 3) factors.data()[i].bits = bits;
+    }
+  }
+  const auto others_same = [&](const std::vector<float>& a, const std::vector<float>& b, int64_t width) {
+    for (int64_t i = 0; i < int64_t(a.size()) / width; ++i) {
+      if (rows[size_t(i % kRows)] != kSpoilt)
+        CHECK(std::memcmp(&a[size_t(i * width)], &b[size_t(i * width)], size_t(width) * sizeof(float)) == 0);
+    }
+  };
+  for (auto kernel : {cuda::AdapterKernel::kWithin, cuda::AdapterKernel::kBehind})
+    others_same(clean.run(kernel), spoilt.run(kernel), shape.n);
+  for (size_t i = 0; i < shape.projections.size(); ++i) {
+    const int64_t out = shape.projections[i].second;
+    const std::vector<float> y = clean.p.random.normals(size_t(kRows * out));
+    others_same(clean.added(i, y), spoilt.added(i, y), out);
+  }
+}
+
+TEST_ENGINE(hopper_adapters_that_are_no_numbers_change_no_other_row) {
+  if (!on_hopper()) return;
+  for (uint16_t bits : {0x7f80, 0xff80, 0x7fc0, 0x7f7f}) {
+    check_spoilt(0, bits, {0});
+    check_spoilt(1, bits, {1});
+    check_spoilt(0, bits, {0, 1});
+  }
+}
+
 void check_plan(const LoraPart& part, int64_t free, int blocks, int64_t slice) {
   const LoraWithin plan = cuda::lora_within(part, free);
   CHECK_EQ(plan.blocks, blocks);
