@@ -52,3 +52,38 @@ it('a word is written as it is and after one space, whether or not it brings one
   expect(forms(' Paris')[0]).toEqual([spaced]);
   expect(forms(' Paris').flat()).not.toContain(VOCABULARY.length);
 });
+
+it('a word of white space is banned alone: a space is another', () => {
+  const vocabulary = ['\n', ' ', '\t', 'X'];
+  const encoder = {
+    tokenText: (id: number) => vocabulary[id],
+    tokenOf: (text: string) => (vocabulary.includes(text) ? vocabulary.indexOf(text) : undefined),
+    encode: (text: string) => Int32Array.from(text, (letter) => vocabulary.indexOf(letter)),
+  } as Partial<PromptEncoder> as PromptEncoder;
+  const forms = (word: string) => readWordForms(encodeWords(encoder, [word])).map(({ ids }) => [...ids]);
+  expect(forms('\n')).toEqual([[0]]);
+  expect(forms('\nX')).toEqual([[0, 3]]);
+  expect(forms('  ')).toEqual([[1, 1]]);
+});
+
+it.each(['first', 'always'])(
+  'a word is banned behind another token where a tokenizer puts a space (%s) before a word',
+  (rule) => {
+    const vocabulary = ['\u2581', '!', '\u2581!', '<0x0A>', '\u2581Paris', 'Paris'];
+    const encoder = {
+      tokenText: (id: number) => vocabulary[id],
+      tokenOf: (text: string) => (vocabulary.includes(text) ? vocabulary.indexOf(text) : undefined),
+      encode: (text: string, { goesOn }: { goesOn?: boolean }) => {
+        const spaced = rule === 'first' && goesOn === true ? text : ` ${text}`;
+        const written = spaced.replaceAll(' ', '\u2581').replaceAll('\n', '<0x0A>');
+        return Int32Array.from(written.match(/\u2581?(Paris|!)|<0x0A>|\u2581/g) ?? [], (id) => vocabulary.indexOf(id));
+      },
+    } as Partial<PromptEncoder> as PromptEncoder;
+    const forms = (word: string) =>
+      readWordForms(encodeWords(encoder, [word])).map(({ ids }) => [...ids].map((id) => vocabulary[id]).join('|'));
+    expect(forms('!').slice(0, 2)).toEqual(['\u2581!', '!']);
+    expect(forms(' Paris')).toContain('\u2581Paris');
+    expect(forms('Paris').slice(0, 2)).toEqual(['\u2581Paris', 'Paris']);
+    expect(forms('\n')).toEqual(['<0x0A>']);
+  },
+);
