@@ -87,7 +87,7 @@ bool matmul_gates(const MatMul& a) {
   return whole_blocks && a.kernel == MatMulKernel::kWgmma && a.quantised.data == nullptr;
 }
 
-// Who makes A x waits for who adds B u of outputs of the product.
+// Outputs of the adapters are the product's.
 static bool within_product(const LoraPart& adapters, int64_t n) {
   for (int64_t i = 0; i < adapters.count; ++i) {
     if (adapters.projections[i].first + adapters.projections[i].out > n) return false;
@@ -95,13 +95,20 @@ static bool within_product(const LoraPart& adapters, int64_t n) {
   return true;
 }
 
+// The activation adds what the adapters' part has of each output, so all are made.
+static bool gates_with(const MatMul& a, const LoraPart& adapters) {
+  int64_t made = 0;
+  for (int64_t i = 0; i < adapters.count; ++i) made += adapters.projections[i].out;
+  const bool whole_part = adapters.columns == a.n && made == a.n && reinterpret_cast<uintptr_t>(adapters.part) % 16 == 0;
+  return matmul_gates(a) && whole_part && adapters.arrived != nullptr;
+}
+
 bool matmul_takes_adapters(const MatMul& a, const LoraPart& adapters) {
   const bool plain = !a.accumulate && a.onto == nullptr && a.quantised.data == nullptr;
-  const bool gated =
-      a.gated == nullptr || (matmul_gates(a) && adapters.columns == a.n && reinterpret_cast<uintptr_t>(adapters.part) % 16 == 0);
   const bool same_rows = adapters.rows == a.m && adapters.in == a.k && adapters.x == a.x && adapters.ldx == a.ldx;
   const bool fits = lora_fits_within(adapters) && within_product(adapters, a.n);
-  return plain && gated && same_rows && a.kernel == MatMulKernel::kWgmma && a.k % kSplitDepth == 0 && fits;
+  const bool gates = a.gated == nullptr || gates_with(a, adapters);
+  return plain && gates && same_rows && a.kernel == MatMulKernel::kWgmma && a.k % kSplitDepth == 0 && fits;
 }
 
 void matmul(const MatMul& a, cudaStream_t stream) {

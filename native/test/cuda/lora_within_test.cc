@@ -180,9 +180,21 @@ TEST(gpu_matmul_takes_adapters_of_its_own_rows) {
   refuses([](auto&, auto& a) { a.rows = 4; });
   refuses([](auto&, auto& a) { a.in = 64; });
   refuses([](auto& p, auto&) { p.gated = reinterpret_cast<bf16*>(&p); });  // of too few outputs
+  // Every output of a gated product is some projection's.
+  int32_t arrived = 0;
+  product.n = 256;
+  product.gated = reinterpret_cast<bf16*>(&arrived);
+  part = planned(3, 1, {128, 128});
+  part.in = part.ldx = 128;
+  part.arrived = &arrived;
+  CHECK(cuda::matmul_takes_adapters(product, part));
+  refuses([](auto&, auto& a) { a.count = 1; });
+  refuses([](auto&, auto& a) { a.projections[1].out = 120; });
+  refuses([](auto&, auto& a) { a.part += 2; });
+  refuses([](auto&, auto& a) { a.arrived = nullptr; });
   product.adapters = &part;
   part.rows = 4;
-  product.ldy = 64;
+  product.ldy = product.n;
   CHECK_ERROR(kRange, "matmul: adapters", cuda::matmul(product, nullptr));
 }
 
