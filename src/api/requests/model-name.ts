@@ -15,6 +15,7 @@ export function resolveModel(deps: ApiDeps, body: unknown, entity: string): Prom
 }
 
 export function requireModel(model: ResolvedModel | null, name: string | null | undefined): ResolvedModel {
+  if (model?.obstacle !== undefined) throw new ApiError('invalid_parameter', model.obstacle, 'model');
   if (model) return model;
   throw new ApiError('model_not_found', `The model \`${shorten(name ?? '', 256)}\` does not exist.`, 'model');
 }

@@ -8,6 +8,8 @@ export interface ResolvedModel {
   trainable: boolean;
   /** What responses report as `model`. */
   displayName: string;
+  /** Why it cannot be served with this server's settings, a sentence for its owner; absent: it can. */
+  obstacle?: string;
 }
 
 /** What GET /v1/models shows of a name that is not the base model's. */

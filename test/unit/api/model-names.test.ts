@@ -16,6 +16,7 @@ const LISTED = (name: string) => ({ name, root: '/adapters/a', created: 5 });
 const trained: ModelResolver = {
   resolve: (name, entity) => {
     const found: ResolvedModel = { adapter: ADAPTER, trainable: true, displayName: name };
+    if (name === 'large') return Promise.resolve({ ...found, obstacle: 'Its rank is too much.' });
     if (name === 'plain') return Promise.resolve({ ...found, trainable: false });
     return Promise.resolve(name === 'mine' && entity === 'default' ? found : null);
   },
@@ -52,6 +53,18 @@ test('an adapter name reaches the engine and is the name in the answer', async (
   expect(server.sessions.inputs[0]?.modelDefaults).toBe(true);
   expect(reply.choices[0]?.logprobs).toBeNull();
   expect(reply.choices[0]?.token_ids).toBeNull();
+});
+
+test.each([
+  ['/v1/chat/completions', { messages: [{ role: 'user', content: 'Hi' }] }],
+  ['/v1/completions', { prompt: 'Hi' }],
+  ['/v1/responses', { input: 'Hi' }],
+  ['/v1/messages', { messages: [{ role: 'user', content: 'Hi' }], max_tokens: 1 }],
+  ['/tokenize', { prompt: 'Hi' }],
+])('%s: a model that cannot be served with these settings is refused, and why is said', async (path, body) => {
+  const response = await server.post(path, { model: 'large', ...body });
+  expect([response.status, await response.text()]).toEqual([400, expect.stringContaining('Its rank is too much.')]);
+  expect(server.sessions.inputs).toEqual([]);
 });
 
 test.each(['', null, undefined, 'second'])('%j is the base model', async (name) => {

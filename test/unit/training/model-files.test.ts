@@ -148,6 +148,10 @@ test('a model whose adapters the server cannot serve is not trained for nothing,
       { type: 'training_failed', data: { error_message: 'Rank 8 is too much.' } },
     ]);
     expect((await second.json(`/v1/preview/models/${id}/checkpoints`))['data']).toHaveLength(1);
+    const messages = [{ role: 'user', content: 'Hi' }];
+    const chat = await second.post('/v1/chat/completions', { model: 'default/p/agent', messages });
+    expect([chat.status, await chat.text()]).toEqual([400, expect.stringContaining('Rank 8 is too much.')]);
+    expect(await second.side.resolver.list('default')).toEqual([]);
     // One of a rank that it serves is made.
     await createModel(second, 'smaller');
   } finally {

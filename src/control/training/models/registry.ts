@@ -15,7 +15,7 @@ export interface RegisteredModel {
   readonly runId: string;
   /** False where the server now runs on other base weights: nothing of it can be served or trained. */
   readonly usable: boolean;
-  /** Why it can be trained no further; null: nothing keeps it from that. */
+  /** Why it can be neither served nor trained further; null: it can. */
   readonly obstacle: string | null;
   /** Shape of its adapters, whatever the server gives to new models now. */
   readonly lora: AdapterShape;
