@@ -596,6 +596,61 @@ export const mutations = [
     tests: ['test/native/grammar/fuzz.test.ts'],
   },
   {
+    name: 'look-around: a promise ends with the text unkept',
+    edits: [
+      {
+        file: 'native/src/grammar/asserted.cc',
+        search: 'languages_.promises.kept(path.promises) ? accept_(path.state) : kNone',
+        replace: 'accept_(path.state)',
+      },
+    ],
+    tests: ['test/native/grammar/look-around.test.ts'],
+  },
+  {
+    name: 'look-around: a path stays whose promise cannot be kept',
+    edits: [
+      {
+        file: 'native/src/grammar/asserted.cc',
+        search: 'if (next == kNone) return kNone;\n      if (!always',
+        replace: 'if (next == kNone) continue;\n      if (!always',
+      },
+    ],
+    tests: ['test/native/grammar/look-around.test.ts'],
+  },
+  {
+    name: 'look-around: a start within a look-ahead is any place',
+    edits: [
+      {
+        file: 'native/src/grammar/regex.cc',
+        search: '{!ahead, ahead}, at_start, budget)',
+        replace: '{!ahead, ahead}, true, budget)',
+      },
+    ],
+    tests: ['test/native/grammar/look-around.test.ts'],
+  },
+  {
+    name: 'look-around: what promises less is left out',
+    edits: [
+      {
+        file: 'native/src/grammar/asserted.cc',
+        search: 'languages_.promises.includes(paths[i].promises, other.promises)',
+        replace: 'languages_.promises.includes(other.promises, paths[i].promises)',
+      },
+    ],
+    tests: ['test/native/grammar/look-around.test.ts'],
+  },
+  {
+    name: 'look-around: look-behind stands still',
+    edits: [
+      {
+        file: 'native/src/grammar/asserted.cc',
+        search: 'kNone ? kNone : languages.behind[i]->next(own[i], byte)',
+        replace: 'kNone ? kNone : own[i]',
+      },
+    ],
+    tests: ['test/native/grammar/look-around.test.ts'],
+  },
+  {
     name: 'grammar: additionalProperties ignored',
     edits: [
       {

@@ -323,7 +323,8 @@ describe('refused by name, and the next request works', () => {
     ['a broken grammar', { structured_outputs: { grammar: 'root ::= (' } }, 'structured_outputs', 'cannot be used'],
     ['broken white space', spaced({ regex: 'a' }), 'structured_outputs', 'whitespace_pattern cannot be used: pattern'],
     ['a broken schema', schemaFormat({ type: 'nothing' }), 'response_format', 'cannot be used'],
-    ['look-around', { structured_outputs: { regex: 'a(?=b)' } }, 'structured_outputs', 'look'],
+    ['a back-reference', { structured_outputs: { regex: '(a)\\1' } }, 'structured_outputs', 'a back-reference'],
+    ['look-around without any text', { structured_outputs: { regex: 'a(?=b)' } }, 'structured_outputs', 'no text'],
     [
       'unevaluatedProperties',
       schemaFormat({ type: 'object', unevaluatedProperties: false }),

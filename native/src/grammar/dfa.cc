@@ -2,54 +2,13 @@
 
 #include <algorithm>
 #include <map>
-#include <unordered_map>
 #include <utility>
 
+#include "grammar/explorer.h"
 #include "grammar/minimize.h"
 
 namespace tandem::grammar {
 namespace {
-
-struct VectorHash {
-  size_t operator()(const std::vector<int32_t>& items) const {
-    uint64_t hash = 1469598103934665603ull;
-    for (int32_t item : items) hash = (hash ^ uint32_t(item)) * 1099511628211ull, hash ^= hash >> 29;
-    return size_t(hash);
-  }
-};
-
-// Explores states named by int vectors and numbers them in order of discovery.
-class Explorer {
- public:
-  Explorer(std::array<uint8_t, 256> byte_class, int32_t classes, Budget& budget) : budget_(budget) {
-    dfa_.byte_class = byte_class;
-    dfa_.classes = classes;
-  }
-  // `label` is called for new states only.
-  template <typename Label>
-  int32_t number(const std::vector<int32_t>& name, const Label& label) {
-    auto known = numbers_.find(name);
-    if (known != numbers_.end()) return known->second;
-    known = numbers_.emplace(name, int32_t(dfa_.label.size())).first;
-    budget_.add_states(1, size_t(dfa_.classes));
-    budget_.add_set(name.size());
-    names_.push_back(&known->first);
-    dfa_.label.push_back(label());
-    dfa_.table.resize(dfa_.table.size() + size_t(dfa_.classes), kNone);
-    return known->second;
-  }
-  // Null when every state was visited.
-  const std::vector<int32_t>* todo() { return visited_ < names_.size() ? names_[visited_++] : nullptr; }
-  void arc(int32_t symbol, int32_t target) { dfa_.table[(visited_ - 1) * size_t(dfa_.classes) + size_t(symbol)] = target; }
-  Dfa& dfa() { return dfa_; }
-
- private:
-  Budget& budget_;
-  Dfa dfa_;
-  std::unordered_map<std::vector<int32_t>, int32_t, VectorHash> numbers_;
-  std::vector<const std::vector<int32_t>*> names_;
-  size_t visited_ = 0;
-};
 
 std::vector<std::vector<int32_t>> reversed(const Dfa& dfa) {
   std::vector<std::vector<int32_t>> back(dfa.size());
@@ -64,7 +23,8 @@ std::vector<std::vector<int32_t>> reversed(const Dfa& dfa) {
   return back;
 }
 
-// Removes the states that reach no accepting one and merges those that accept alike.
+}  // namespace
+
 DfaRef trim(Dfa&& dfa, Budget& budget) {
   if (dfa.size() > 0 && dfa.start == kNone) dfa.start = 0;
   std::vector<int32_t> distance = distances(dfa);
@@ -91,7 +51,6 @@ DfaRef trim(Dfa&& dfa, Budget& budget) {
   return out;
 }
 
-// Bytes that no edge tells apart share a class.
 int32_t classify(const Nfa& nfa, std::array<uint8_t, 256>& byte_class) {
   std::array<bool, 257> boundary{};
   boundary[0] = true;
@@ -109,6 +68,8 @@ int32_t classify(const Nfa& nfa, std::array<uint8_t, 256>& byte_class) {
   }
   return classes;
 }
+
+namespace {
 
 class Subsets {
  public:
@@ -180,19 +141,27 @@ int32_t Dfa::match(std::string_view text) const {
   return state == kNone ? kNone : label[size_t(state)];
 }
 
+int32_t Nfa::add_assertion(Assertion assertion) {
+  constexpr size_t kMost = 250;
+  if (assertions_.size() == kMost) throw Error(ErrorKind::kRange, "pattern: there are too many look-arounds");
+  assertions_.push_back(std::move(assertion));
+  return int32_t(assertions_.size()) - 1;
+}
+
 int32_t Nfa::add_state() {
   budget_->add_states(1, 4);
   states_.emplace_back();
   return int32_t(states_.size()) - 1;
 }
 
-DfaRef determinize(const Nfa& nfa, int32_t start, const std::function<int32_t(int32_t)>& accept) {
+DfaRef determinize(const Nfa& nfa, int32_t start, const std::function<int32_t(int32_t)>& accept, bool at_start) {
+  if (!nfa.assertions().empty()) return determinize_asserted(nfa, start, accept, at_start);
   std::array<uint8_t, 256> byte_class{};
   int32_t classes = classify(nfa, byte_class);
   Explorer explorer(byte_class, classes, nfa.budget());
   Subsets subsets(nfa, byte_class, classes, accept);
-  std::vector<int32_t> first = subsets.closure({start}, true, false);
-  int32_t first_label = subsets.label(first, true);
+  std::vector<int32_t> first = subsets.closure({start}, at_start, false);
+  int32_t first_label = subsets.label(first, at_start);
   // The start set is told apart from the same set met later: only it stands at the start of the text.
   first.push_back(-2);
   explorer.number(first, [&] { return first_label; });
@@ -217,18 +186,25 @@ DfaRef determinize(const Nfa& nfa, int32_t start, const std::function<int32_t(in
   return trim(std::move(explorer.dfa()), nfa.budget());
 }
 
-DfaRef product(const std::vector<DfaRef>& parts, const Combine& combine, Budget& budget) {
-  std::array<uint8_t, 256> byte_class{};
+std::vector<uint8_t> joined_classes(const std::vector<const std::array<uint8_t, 256>*>& all, std::array<uint8_t, 256>& byte_class) {
   std::vector<uint8_t> representative;
   std::map<std::vector<uint8_t>, uint8_t> kinds;
-  for (int byte = 0; byte < 256; ++byte) {
+  for (size_t byte = 0; byte < 256; ++byte) {
     std::vector<uint8_t> kind;
-    for (const DfaRef& part : parts) kind.push_back(part->byte_class[size_t(byte)]);
+    for (const std::array<uint8_t, 256>* classes : all) kind.push_back((*classes)[byte]);
     auto [entry, fresh] = kinds.emplace(kind, uint8_t(kinds.size()));
     if (fresh) representative.push_back(uint8_t(byte));
-    byte_class[size_t(byte)] = entry->second;
+    byte_class[byte] = entry->second;
   }
-  Explorer explorer(byte_class, int32_t(kinds.size()), budget);
+  return representative;
+}
+
+DfaRef product(const std::vector<DfaRef>& parts, const Combine& combine, Budget& budget) {
+  std::vector<const std::array<uint8_t, 256>*> classes;
+  for (const DfaRef& part : parts) classes.push_back(&part->byte_class);
+  std::array<uint8_t, 256> byte_class{};
+  const std::vector<uint8_t> representative = joined_classes(classes, byte_class);
+  Explorer explorer(byte_class, int32_t(representative.size()), budget);
   auto label_of = [&](const std::vector<int32_t>& states) {
     std::vector<int32_t> labels(parts.size());
     for (size_t i = 0; i < parts.size(); ++i) labels[i] = states[i] == kNone ? kNone : parts[i]->label[size_t(states[i])];

@@ -29,10 +29,19 @@ struct Dfa {
 };
 using DfaRef = std::shared_ptr<const Dfa>;
 
-// A nondeterministic automaton under construction: byte-range edges, empty edges, and empty edges that hold only at one end of the text.
+// What holds at a place of the text by what is around it: all that follows, or all that came before, is in a language.
+struct Assertion {
+  bool ahead;
+  // The language as seen from the start of the text, or from elsewhere. Of what came before there is one.
+  std::function<DfaRef(bool at_start)> language;
+};
+
+// A nondeterministic automaton under construction: byte-range edges, empty edges, and empty edges that hold only at one end of the text or
+// where an assertion does.
 class Nfa {
  public:
-  enum class Edge : uint8_t { kBytes, kEmpty, kAtStart, kAtEnd };
+  // kAsserted: `low` is the assertion's number.
+  enum class Edge : uint8_t { kBytes, kEmpty, kAtStart, kAtEnd, kAsserted };
   struct Arc {
     Edge kind;
     uint8_t low, high;
@@ -42,6 +51,12 @@ class Nfa {
   int32_t add_state();
   void add_bytes(int32_t from, int32_t to, uint8_t low, uint8_t high) { states_[size_t(from)].push_back({Edge::kBytes, low, high, to}); }
   void add_edge(int32_t from, int32_t to, Edge kind = Edge::kEmpty) { states_[size_t(from)].push_back({kind, 0, 0, to}); }
+  // Gives its number.
+  int32_t add_assertion(Assertion assertion);
+  void add_asserted(int32_t from, int32_t to, int32_t assertion) {
+    states_[size_t(from)].push_back({Edge::kAsserted, uint8_t(assertion), 0, to});
+  }
+  const std::vector<Assertion>& assertions() const { return assertions_; }
   const std::vector<Arc>& arcs(int32_t state) const { return states_[size_t(state)]; }
   size_t size() const { return states_.size(); }
   Budget& budget() const { return *budget_; }
@@ -49,10 +64,11 @@ class Nfa {
  private:
   Budget* budget_;
   std::vector<std::vector<Arc>> states_;
+  std::vector<Assertion> assertions_;
 };
 
-// Subset construction; `accept` maps NFA states to labels (the smallest of a set wins).
-DfaRef determinize(const Nfa& nfa, int32_t start, const std::function<int32_t(int32_t)>& accept);
+// Subset construction; `accept` maps NFA states to labels (the smallest of a set wins). `at_start`: whether it begins where the text does.
+DfaRef determinize(const Nfa& nfa, int32_t start, const std::function<int32_t(int32_t)>& accept, bool at_start = true);
 
 // Runs automata side by side; `combine` maps their labels (kNone: not accepting) to the label of the whole.
 using Combine = std::function<int32_t(const std::vector<int32_t>&)>;

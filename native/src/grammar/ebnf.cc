@@ -399,7 +399,7 @@ class Builder {
       case Expression::kText:
         return lexer("t" + e.text,
                      [&] { return e.text.empty() ? compile_regex("", Anchoring::kWhole, budget_) : words({e.text}, budget_); });
-      case Expression::kRegex: return lexer("r" + e.text, [&] { return compile_regex(e.text, Anchoring::kWhole, budget_); });
+      case Expression::kRegex: return lexer("r" + e.text, [&] { return compile_regex(e.text, Anchoring::kWhole, budget_, false); });
       case Expression::kName: {
         auto found = index_.find(e.text);
         if (found == index_.end()) malformed("grammar: rule \"" + e.text.substr(0, 100) + "\" is not defined");

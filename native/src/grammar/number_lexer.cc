@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kEndless = int64_t(1) << 60;
 constexpr size_t kMostDigits = 4096;     // significant digits of one number text
 constexpr size_t kMostStates = 200'000;  // number prefixes that one lexer remembers
-constexpr size_t kMostStateBytes = size_t(32) << 20;
+constexpr size_t kMostNumberBytes = size_t(32) << 20;
 
 Decimal increment(std::string digits, int64_t exponent) {
   size_t i = digits.size();
@@ -254,7 +254,7 @@ class NumberLexer final : public Lexer {
     auto [entry, fresh] = ids_.emplace(key_of(prefix), int32_t(prefixes_.size()));
     if (fresh) {
       bytes_ += 2 * entry->first.size() + 200;
-      require(prefixes_.size() < kMostStates && bytes_ < kMostStateBytes, ErrorKind::kRange, "too many different numbers");
+      require(prefixes_.size() < kMostStates && bytes_ < kMostNumberBytes, ErrorKind::kRange, "too many different numbers");
       accepted_.push_back(complete(prefix));
       prefixes_.push_back(std::move(prefix));
       rows_.emplace_back().fill(kUnknown);

@@ -1,5 +1,5 @@
-// Regular expressions over code points: the syntax that RE2 and ECMA-262 share, with Unicode classes. Look-around, back-references
-// and word boundaries are refused.
+// Regular expressions over code points: the syntax of ECMA-262 with Unicode classes, look-around and word boundaries too. Back-references are
+// refused.
 #pragma once
 #include <string_view>
 
@@ -11,9 +11,8 @@ namespace tandem::grammar {
 enum class Anchoring { kSearch, kWhole };
 
 // kSearch: the texts in which the expression matches somewhere (JSON Schema's pattern). kWhole: the texts that it matches entirely.
-DfaRef compile_regex(std::string_view pattern, Anchoring anchoring, Budget& budget);
-// Adds the expression between two new states of `nfa`; gives {start, end}.
-std::pair<int32_t, int32_t> add_regex(std::string_view pattern, Nfa& nfa);
+// `look_around` false: refused, for texts that are a part of another one, at which it would look.
+DfaRef compile_regex(std::string_view pattern, Anchoring anchoring, Budget& budget, bool look_around = true);
 // Adds the UTF-8 spellings of all code points of the ranges.
 void add_code_points(Nfa& nfa, int32_t from, int32_t to, const std::vector<CodeRange>& ranges);
 // Sorted, disjoint, without surrogates.

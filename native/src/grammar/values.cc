@@ -49,7 +49,7 @@ void check_space(const std::string& space, const DfaRef& dfa) {
 
 std::shared_ptr<const Punctuation> make_punctuation(const std::string& space, Budget& budget) {
   auto out = std::make_shared<Punctuation>();
-  DfaRef dfa = compile_regex(space, Anchoring::kWhole, budget);
+  DfaRef dfa = compile_regex(space, Anchoring::kWhole, budget, false);
   if (!space.empty()) {
     check_space(space, dfa);
     out->space = std::make_shared<DfaLexer>(dfa);
