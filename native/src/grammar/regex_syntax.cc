@@ -352,6 +352,7 @@ class Parser {
     } else if (name.size() <= 2) {
       add_category(name, out);
     }
+    if (out.empty()) add_emoji_property(name, out);
     if (out.empty()) throw Refused("pattern", "the Unicode property " + name.substr(0, 40) + " is not known");
     return negative ? negated(out) : normalised(out);
   }

@@ -108,6 +108,11 @@ it.each([
     '^(?!^[-+.]*$)[+-]?0*(?:\\d{0,3}|(?=[\\d.]{1,6}0*$)\\d{0,3}\\.\\d{0,2}0*$)',
     ['', '-', '+.', '1', '-1.25', '1234.5', '0001.2500', '1.'],
   ],
+  [
+    'emoji, as zod writes them',
+    '^(?=[\\s\\S]*[\\p{Extended_Pictographic}\\p{Regional_Indicator}\\u20E3])[\\p{Extended_Pictographic}\\p{Emoji_Component}]+$',
+    ['😀', '👍🏽', '👨‍👩‍👧', '🇩🇪', '1️⃣', '1', 'a', '', '😀a', '\u200d'],
+  ],
   ['not blank', '^(?!\\s*$).+', ['', ' ', '\u2003', ' a', 'é']],
   [
     'a password',
