@@ -93,7 +93,8 @@ function readYarn(settings: Fields, originalMaxPosition: number): YarnScaling {
   const betaFast = settings.number('beta_fast', { min: 1e-6, max: 1e6, fallback: 32 });
   const betaSlow = settings.number('beta_slow', { min: 1e-6, max: 1e6, fallback: 1 });
   if (betaFast < betaSlow) settings.fail('beta_fast', 'must not be less than beta_slow.');
-  const truncate = settings.boolean('truncate', true);
+  // Unlike an absent one, null is false in transformers.
+  const truncate = settings.boolean('truncate', !settings.names().includes('truncate'));
   const multiplier = (name: string): number => settings.number(name, { min: 0, max: 100, fallback: 0 });
   const own = multiplier('mscale');
   const allDim = multiplier('mscale_all_dim');

@@ -87,6 +87,11 @@ const accepted: [string, Json, Partial<ModelSpec>][] = [
     { ropeScaling: { ...yarnSpec, betaFast: 8, betaSlow: 2, truncate: false, attentionFactor: 1.5 } },
   ],
   [
+    'rope: yarn whose truncation is null, which transformers takes for false',
+    { rope_scaling: { ...yarn, truncate: null } },
+    { ropeScaling: { ...yarnSpec, truncate: false } },
+  ],
+  [
     'rope: yarn by two multipliers',
     { rope_parameters: { ...yarn, mscale: 0.5, mscale_all_dim: 2 } },
     { ropeScaling: { ...yarnSpec, attentionFactor: (0.05 * Math.log(4) + 1) / (0.2 * Math.log(4) + 1) } },
