@@ -135,12 +135,17 @@ function checkShape(tensor: StoredTensor, shape: number[]): void {
   fail(`${show(tensor.name)} has shape ${show(tensor.shape)}; its rank and the model ask for ${show(shape)}.`);
 }
 
-/** The list of targets and the tensors must tell the same. PEFT keeps names that meet nothing, as gate_proj does where all layers have experts. */
-function checkTargets(factors: StoredFactors[], { targets }: PeftConfig, { spec }: AdapterLimits): void {
+/**
+ * The list of targets and the tensors must tell the same. PEFT keeps names that meet nothing, as gate_proj does where all layers have experts, or
+ * what exclude_modules names.
+ */
+function checkTargets(factors: StoredFactors[], { targets, excluded }: PeftConfig, { spec }: AdapterLimits): void {
   if (!targets) return;
   const stored = new Set(factors.map(({ module }) => `${module}_proj`));
   const absent = absentModules(spec);
-  const missing = targets.find((name) => !stored.has(name) && !absent.has(name));
+  const missing = targets.find((name) => {
+    return !stored.has(name) && !absent.has(name) && excluded !== null && !excluded.includes(name);
+  });
   if (missing !== undefined) fail(`has no factors of ${show(missing)}, which target_modules names.`);
   const extra = [...stored].find((name) => !targets.includes(name));
   if (extra !== undefined) fail(`has factors of ${extra}, which target_modules does not name.`);

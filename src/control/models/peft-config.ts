@@ -20,6 +20,8 @@ export interface PeftConfig {
   rslora: boolean;
   /** Last parts of the names that may have factors; null = the file names a regular expression or all linear layers. */
   targets: string[] | null;
+  /** The same of modules that are no targets after all. */
+  excluded: string[] | null;
   /** Ranks and alphas of single modules, by the end of their name. */
   rankPattern: Map<string, number>;
   alphaPattern: Map<string, number>;
@@ -38,7 +40,6 @@ const WITHOUT_EFFECT = new Set([
   'task_type',
   'layers_pattern',
   'layers_to_transform',
-  'exclude_modules',
   'megatron_core',
   'qalora_group_size',
   'loftq_config',
@@ -58,6 +59,7 @@ const UNDERSTOOD = new Set([
   'lora_alpha',
   'use_rslora',
   'target_modules',
+  'exclude_modules',
   'rank_pattern',
   'alpha_pattern',
   'bias',
@@ -88,7 +90,8 @@ export async function readPeftConfig(directory: string, maxRank: number): Promis
     rank: fields.integer('r', { max: maxRank }),
     alpha: fields.number('lora_alpha', { min: 0, max: MAX_ALPHA, fallback: 8 }),
     rslora: fields.boolean('use_rslora', false),
-    targets: readTargets(fields),
+    targets: readModules(fields, 'target_modules'),
+    excluded: fields.has('exclude_modules') ? readModules(fields, 'exclude_modules') : [],
     rankPattern: readPattern(
       fields,
       'rank_pattern',
@@ -128,17 +131,17 @@ function isNeutral(value: unknown): boolean {
 }
 
 /** A regular expression is not run: which modules it meant shows in the tensors. */
-function readTargets(fields: Fields): string[] | null {
-  const value = fields.get('target_modules');
+function readModules(fields: Fields, name: string): string[] | null {
+  const value = fields.get(name);
   if (value === undefined || typeof value === 'string') return null;
   if (
     !Array.isArray(value) ||
     value.length > MAX_PATTERNS ||
-    !value.every((name) => typeof name === 'string' && name !== '')
+    !value.every((module) => typeof module === 'string' && module !== '')
   ) {
-    fields.fail('target_modules', 'must be a list of module names.');
+    fields.fail(name, 'must be a list of module names.');
   }
-  return (value as string[]).map((name) => name.split('.').at(-1) as string);
+  return (value as string[]).map((module) => module.split('.').at(-1) as string);
 }
 
 function readPattern(fields: Fields, name: string, fine: (value: number) => boolean): Map<string, number> {
@@ -159,7 +162,16 @@ function readPattern(fields: Fields, name: string, fine: (value: number) => bool
 /** The first entry whose key is the module's name or an end of it at a dot, else the default. Behind ^ a key is the whole name. */
 export function patternValue(pattern: Map<string, number>, module: string, fallback: number): number {
   for (const [key, value] of pattern) {
-    if (module === key || `^${module}` === key || module.endsWith(`.${key}`)) return value;
+    if (matches(key, module)) return value;
   }
   return fallback;
+}
+
+/** As PEFT's regular expression does, to which a dot in the key is any character. */
+function matches(key: string, module: string): boolean {
+  const whole = key.startsWith('^');
+  const end = whole ? key.slice(1) : key;
+  const start = module.length - end.length;
+  if (start < 0 || (start > 0 && (whole || module[start - 1] !== '.'))) return false;
+  return Array.from(end).every((character, index) => character === '.' || character === module[start + index]);
 }

@@ -53,13 +53,21 @@ test('a plain adapter: one entry per projection with its scale', async () => {
 test('rslora divides by the root of the rank; patterns change single modules', async () => {
   const rslora = await read(adapter({ rank: 16, alpha: 8, config: { use_rslora: true } }));
   expect(new Set(rslora.factors.map(({ scale }) => scale))).toEqual(new Set([2]));
-  // Behind ^ a key is the whole name, as PEFT has it: the last one is that of no module.
-  const alphas = { 'layers.1.mlp.down_proj': 2, '^model.layers.0.self_attn.q_proj': 4, '^down_proj': 32 };
+  // As PEFT has it: behind ^ a key is the whole name, so one of them is that of no module; a dot is any character.
+  const alphas = {
+    'layers.1.mlp.down_proj': 2,
+    '^model.layers.0.self_attn.q_proj': 4,
+    '^down_proj': 32,
+    'v.pro.': 6,
+    '.self_attn.k_proj': 32,
+    proj: 32,
+  };
   const config = { alpha_pattern: alphas };
   const { factors } = await read(adapter({ rank: 8, alpha: 16, config }));
   const scaleOf = (layer: number, module: string) =>
     factors.find((each) => each.layer === layer && each.module === module)?.scale;
   expect([scaleOf(1, 'down'), scaleOf(0, 'down'), scaleOf(0, 'q'), scaleOf(1, 'q')]).toEqual([0.25, 2, 0.5, 2]);
+  expect([scaleOf(0, 'v'), scaleOf(1, 'v'), scaleOf(0, 'k')]).toEqual([0.75, 0.75, 2]);
   // A rank of its own must show in the tensors.
   await expect(read(adapter({ config: { rank_pattern: { q_proj: 3 } } }))).rejects.toThrow('has shape [8,32]');
 });
@@ -92,6 +100,18 @@ test('targets that no layer has need no factors: PEFT keeps their names', async 
   expect(found.factors).toHaveLength(4);
   await expect(readAdapterFiles(folder, { spec: mixture([0, 1]), maxRank: 64 })).rejects.toThrow('"gate_proj"');
   await expect(read(folder)).rejects.toThrow('"gate_proj"');
+});
+
+test.each([
+  [['v_proj', 'layers.0.mlp.gate_proj'], undefined],
+  ['.*(v|gate)_proj', undefined],
+  [['v_proj'], '"gate_proj"'],
+  [7, 'exclude_modules must be a list'],
+])('targets that exclude_modules takes out again need no factors: %j', async (excluded, problem) => {
+  const config = { target_modules: ['q_proj', 'v_proj', 'gate_proj'], exclude_modules: excluded };
+  const found = read(adapter({ modules: ['q'], config }));
+  if (problem !== undefined) await expect(found).rejects.toThrow(problem);
+  else expect((await found).factors).toHaveLength(2);
 });
 
 const REFUSED: [string, Record<string, unknown>, string][] = [
