@@ -21,23 +21,30 @@ const KEYS: Record<string, readonly string[]> = {
 
 /** `maxPosition`: that of the model where no scaling is. */
 export function readRope(config: Fields, maxPosition: number, defaultTheta = DEFAULT_THETA): Rope {
-  const parameters = config.object('rope_parameters');
-  const scaling = config.object('rope_scaling');
+  const parameters = readSettings(config, 'rope_parameters');
+  const scaling = readSettings(config, 'rope_scaling');
   const top = config.has('rope_theta') ? readTheta(config) : undefined;
   const settings = parameters ?? scaling;
   if (!settings) return { theta: top ?? defaultTheta, scaling: { type: 'none' } };
-  const inner = settings.has('rope_theta') ? readTheta(settings) : undefined;
-  if (inner !== undefined && top !== undefined && inner !== top) {
-    settings.fail('rope_theta', `is ${inner} but rope_theta is ${top}.`);
-  }
-  const read = (fields: Fields): Rope['scaling'] => readScaling(fields, config, maxPosition);
-  const rope = { theta: inner ?? top ?? defaultTheta, scaling: read(settings) };
-  if (parameters && scaling && JSON.stringify(read(scaling)) !== JSON.stringify(rope.scaling)) {
+  const read = (fields: Fields): Rope => {
+    const inner = fields.has('rope_theta') ? readTheta(fields) : undefined;
+    if (inner !== undefined && top !== undefined && inner !== top)
+      fields.fail('rope_theta', `is ${inner} but rope_theta is ${top}.`);
+    return { theta: inner ?? top ?? defaultTheta, scaling: readScaling(fields, config, maxPosition) };
+  };
+  const rope = read(settings);
+  if (parameters && scaling && JSON.stringify(read(scaling)) !== JSON.stringify(rope)) {
     config.fail('rope_scaling', 'disagrees with rope_parameters.');
   }
   if (rope.scaling.type === 'yarn' && rope.theta === 1)
     config.fail('rope_theta', 'must be greater than 1 with rope type yarn.');
   return rope;
+}
+
+/** An empty object says nothing. */
+function readSettings(config: Fields, name: string): Fields | undefined {
+  const settings = config.object(name);
+  return settings && settings.names().length > 0 ? settings : undefined;
 }
 
 /** Positions that a model can use: YaRN reaches beyond what it was made with, whether max_position_embeddings says so or not. */

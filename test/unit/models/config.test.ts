@@ -102,6 +102,16 @@ const accepted: [string, Json, Partial<ModelSpec>][] = [
     { ropeScaling: { ...yarnSpec, originalMaxPosition: 32 }, maxPosition: 128 },
   ],
   ['rope: null', { rope_scaling: null }, { ropeScaling: { type: 'none' } }],
+  [
+    'rope: both layouts, one empty',
+    { rope_scaling: {}, rope_parameters: { rope_type: 'default', rope_theta: 7e4 } },
+    { ropeTheta: 7e4 },
+  ],
+  [
+    'rope: both layouts',
+    { rope_theta: 7e4, rope_scaling: llama3, rope_parameters: { ...llama3, rope_theta: 7e4 } },
+    { ropeTheta: 7e4, ropeScaling: llama3Spec as never },
+  ],
   ['mistral: window', { ...mistral, sliding_window: 16 }, { slidingWindow: 16, windowLayers: Uint8Array.of(1, 1) }],
   ['mistral: no window', { ...mistral, sliding_window: null }, { slidingWindow: 0, windowLayers: Uint8Array.of(0, 0) }],
   ['mistral: silent', { ...mistral }, { slidingWindow: 4096 }],
@@ -188,6 +198,16 @@ const refused: [string, Json, string][] = [
     'two scalings',
     { rope_scaling: { type: 'linear', factor: 2 }, rope_parameters: { rope_type: 'default' } },
     'rope_scaling',
+  ],
+  [
+    'two thetas in the two layouts',
+    { rope_scaling: { rope_type: 'default', rope_theta: 500 }, rope_parameters: { rope_type: 'default' } },
+    'rope_scaling disagrees',
+  ],
+  [
+    'a theta in one of the two layouts, of which transformers takes the other',
+    { rope_scaling: { rope_type: 'default' }, rope_parameters: { rope_type: 'default', rope_theta: 500 } },
+    'rope_scaling disagrees',
   ],
   ['rope per layer type', { rope_parameters: { full_attention: { rope_type: 'default' } } }, 'full_attention'],
   ['a missing size', { hidden_size: null }, 'hidden_size'],
