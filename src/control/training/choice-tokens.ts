@@ -16,7 +16,8 @@ export function sampledText({ logprobs: lists, token_ids: carried }: ChoiceEleme
   const name = (lists?.content ?? null) === null ? 'refusal' : 'content';
   const entries = lists?.[name] ?? [];
   if (entries.length === 0) return null;
-  const ids = Int32Array.from(carried ?? entries.map((entry, i) => writtenId(entry, `${path}.logprobs.${name}.${i}`)));
+  const whole = carried?.length === entries.length ? carried : null;
+  const ids = Int32Array.from(whole ?? entries.map((entry, i) => writtenId(entry, `${path}.logprobs.${name}.${i}`)));
   // Rounding may lift a certain token's a little above 0.
   const logprobs = entries.map(({ logprob }) => Math.min(logprob, 0));
   return { ids, logprobs: Float64Array.from(logprobs) };

@@ -88,7 +88,7 @@ function entriesOf({ logprobs }: ChoiceElement): LogprobEntry[] {
 
 function isOneOf(choice: ChoiceElement, samples: readonly (SampledTokens | null)[]): boolean {
   const entries = entriesOf(choice);
-  const ids = choice.token_ids ?? null;
+  const ids = choice.token_ids?.length === entries.length ? choice.token_ids : null;
   const is = (sampled: ArrayLike<number>) =>
     sampled.length === entries.length &&
     entries.every(({ token }, i) => (ids ? ids[i] === sampled[i] : token === `token_id:${sampled[i]}`));

@@ -153,6 +153,9 @@ describe('the tokens of a choice', () => {
     expect(fault({ ...entry('yes', -1), token_ids: [9] })).toBe('9');
     expect(fault({ logprobs: { content: null, refusal: [{ token: 'token_id:7', logprob: -0 }] } })).toBe('7');
     expect(fault({ logprobs: null })).toBe('undefined');
+    const [first] = entry('token_id:7', -1).logprobs.content;
+    const [last] = entry('token_id:8', -1).logprobs.content;
+    expect(fault({ logprobs: { content: [first, last] }, token_ids: [8] })).toBe('7,8');
   });
 
   it('have log-probabilities of 0 at most: a rounding may have lifted them', () => {
@@ -322,6 +325,7 @@ describe('replies named by their completion', () => {
     for (const [first, id] of [
       [carried, 'chatcmpl-2'],
       [carried, 'chatcmpl-1'],
+      [choice('yes', { logprobs, token_ids: [4] }), 'chatcmpl-1'],
       [written, 'chatcmpl-1'],
       [carried, 'of-two'],
     ] as const) {

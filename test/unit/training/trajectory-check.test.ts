@@ -184,3 +184,16 @@ test.each<[place: string, value: unknown, told?: string]>([
 ])('%s: fault %# is refused at its place', (place, value, told = place) => {
   expect(faultOf(changed(place, value))).toBe(`group.${told}`);
 });
+
+test('token_ids of a last piece alone, as libraries keep of a stream, are the end of what the tokens are named', () => {
+  const entries = [1, 2, 3].map((id) => ({ token: `token_id:${id}`, logprob: -1 }));
+  const fault = (ids: number[], content: object[] = entries) => {
+    const choice = { finish_reason: 'stop', message: { content: 'b' }, token_ids: ids, logprobs: { content } };
+    return faultOf({ trajectories: [{ messages_and_choices: [choice] }] });
+  };
+  for (const ids of [[], [3], [2, 3], [1, 2, 3]]) expect(fault(ids), String(ids)).toBeNull();
+  const logprobs = `group.${HISTORY}.0.logprobs.content`;
+  expect(fault([1])).toBe(`${logprobs}.2.token`);
+  expect(fault([0, 1, 2, 3])).toBe(logprobs);
+  expect(fault([3], [{ token: 'text', logprob: -1 }, ...entries])).toBe(logprobs);
+});

@@ -13,6 +13,7 @@ const MAX_REWARD = 1e38;
 const MAX_LOGPROB = 1e-6;
 const MIN_LOGPROB = -1e6;
 const MAX_LOG_LINES = 100_000;
+const TOKEN_ID = /^token_id:(\d{1,10})$/;
 /** Of one trajectory, and different ones of all that is logged at once: each becomes a metric of the checkpoint. */
 export const MAX_METRICS = 1_000;
 /** They are kept by name, in the database and in every list of checkpoints. */
@@ -115,7 +116,9 @@ function checkChoice(choice: Json, loc: Loc, vocabSize: number): void {
 }
 
 function checkLogprobs(entries: unknown[], loc: Loc, ids: readonly number[] | null, vocabSize: number): void {
-  if (ids !== null && entries.length > 0 && entries.length !== ids.length) {
+  // Libraries that put a stream together (openai's for JavaScript) keep the token_ids of its last piece alone.
+  const before = ids === null ? 0 : entries.length - ids.length;
+  if (ids !== null && entries.length > 0 && (before < 0 || (before > 0 && !entries.every(isNamed)))) {
     throw invalid(loc, `There are ${entries.length} log-probabilities for ${ids.length} token_ids.`);
   }
   for (let i = 0; i < entries.length; i++) {
@@ -125,13 +128,19 @@ function checkLogprobs(entries: unknown[], loc: Loc, ids: readonly number[] | nu
     const at = [...loc, i, 'logprob'];
     if (logprob > MAX_LOGPROB) throw invalid(at, 'A log-probability is at most 0', 'less_than_equal');
     if (logprob < MIN_LOGPROB) throw invalid(at, `A log-probability is at least ${MIN_LOGPROB}`, 'greater_than_equal');
-    const id = /^token_id:(\d{1,10})$/.exec(token)?.[1];
+    const id = TOKEN_ID.exec(token)?.[1];
     if (id === undefined) continue;
     if (Number(id) >= vocabSize) throw outsideVocabulary([...loc, i, 'token'], Number(id), vocabSize);
-    if (ids !== null && ids[i] !== Number(id)) {
-      throw invalid([...loc, i, 'token'], `The token is ${id}, but token_ids says ${ids[i]}.`);
+    const carried = ids?.[i - before] ?? Number(id);
+    if (carried !== Number(id)) {
+      throw invalid([...loc, i, 'token'], `The token is ${id}, but token_ids says ${carried}.`);
     }
   }
+}
+
+function isNamed(entry: unknown): boolean {
+  const token = (entry as Json | null)?.['token'];
+  return typeof token === 'string' && TOKEN_ID.test(token);
 }
 
 function tokenIds(choice: Json, key: string, loc: Loc, vocabSize: number): number[] | null {
