@@ -363,7 +363,7 @@ TEST_ONCE(grammar_bombs_are_refused) {
   bomb("{\"$ref\":\"file:///etc/passwd\"}");
   bomb("{\"$ref\":\"http://example.com/x\"}");
   bomb("{\"type\":\"string\",\"pattern\":\"(a{1,1000}){1,1000}\"}");
-  bomb("{\"type\":\"string\",\"pattern\":\"^(?=a)b\"}");
+  bomb("{\"type\":\"string\",\"pattern\":\"(?=.*a.{18}$)(?!.*b.{17}$)(?=.*c.{16}$).*\"}");
   bomb("{\"type\":\"string\",\"pattern\":\"(a)\\\\1\"}");
   bomb("{\"type\":\"string\",\"pattern\":\"[.*\"}");
   bomb("{\"type\":\"array\",\"minItems\":1000000000}");

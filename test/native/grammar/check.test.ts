@@ -27,7 +27,7 @@ const HOSTILE: readonly string[] = [
   `${'{"anyOf":['.repeat(2000)}true${']}'.repeat(2000)}`,
   '{"minItems":1000000000,"type":"array"}',
   '{"pattern":"(a+)+b","type":"string"}',
-  '{"pattern":"^(?=a)b","type":"string"}',
+  '{"pattern":"(?=.*a.{18}$)(?!.*b.{17}$)(?=.*c.{16}$).*","type":"string"}',
   '{"pattern":"(a)\\\\1","type":"string"}',
   '{"pattern":"[.*","type":"string"}',
   '{"type":7}',
