@@ -116,6 +116,8 @@ function scan(text: string): Scan {
   let values = 0;
   let keys = 0;
   let at = 0;
+  /** Behind the last field of the top level. */
+  let fieldEnd = -1;
   while (at < text.length) {
     const code = text.charCodeAt(at);
     if (code === QUOTE) {
@@ -124,7 +126,7 @@ function scan(text: string): Scan {
       at = stringEnd(text, at + 1);
       if (!isKey(text, at)) continue;
       keys++;
-      if (depth === 1) shown.begin(text, start, at);
+      if (depth === 1) shown.begin(text, start, at, fieldEnd);
       continue;
     }
     if (isDigit(code) || code === MINUS) {
@@ -140,7 +142,10 @@ function scan(text: string): Scan {
       depth++;
     } else if (code === 0x5d || code === 0x7d) {
       if (--depth === 0) shown.end(at);
-    } else if (code === COMMA && depth > ID_DEPTH) countValue(++values);
+    } else if (code === COMMA) {
+      if (depth === 1) fieldEnd = at;
+      if (depth > ID_DEPTH) countValue(++values);
+    }
     if (depth > MAX_DEPTH) throw new ApiError('invalid_body', `The body is nested deeper than ${MAX_DEPTH} levels.`);
     at++;
   }
@@ -160,9 +165,9 @@ class ShownFields {
     return this.#name !== null;
   }
 
-  /** A key's string, quotes included, from `start` to `end`. */
-  begin(text: string, start: number, end: number): void {
-    this.end(text.lastIndexOf(',', start));
+  /** A key's string, quotes included, from `start` to `end`. The field before it ended before `before`. */
+  begin(text: string, start: number, end: number, before: number): void {
+    this.end(before);
     const key = end - start > LONGEST_KEY ? '' : text.slice(start, end);
     const name = key.includes('\\') ? String(parse(key)) : key.slice(1, -1);
     this.#name = SHOWN.has(name) ? name : null;

@@ -156,6 +156,12 @@ test.each([
   '',
 ])('%j is refused as JSON.parse does', (text) => expect(() => parse(text)).toThrow('not valid JSON'));
 
+test.each(['"":', '"tools": 1.0 '])('keys without commas cost no quadratic time: %s', (key) => {
+  const started = performance.now();
+  expect(() => parse(`{${key.repeat(60_000)}`)).toThrow('not valid JSON');
+  expect(performance.now() - started).toBeLessThan(1000);
+});
+
 describe('many different keys', () => {
   const numbered = (count: number, item: (index: number) => string) =>
     Array.from({ length: count }, (_, at) => item(at)).join(',');
