@@ -1,6 +1,7 @@
 /** SQL of uploaded artifacts: open while files come, committed under a version that never changes. */
 import { sql, type Kysely, type Selectable, type Transaction } from 'kysely';
 import { transition, type StateOf } from '../lifecycle.ts';
+import { pageLength, type RowPage } from './row-page.ts';
 import type { ArtifactsTable, Tables } from './tables.ts';
 
 export interface StoredArtifactFile {
@@ -91,7 +92,7 @@ export class ArtifactRepository {
   }
 
   /** Artifacts of an entity behind `after` (an id), oldest first; null where there is no such id. */
-  async page(entity: string, after: string | null, limit: number): Promise<StoredArtifact[] | null> {
+  async page(entity: string, after: string | null, limit: number): Promise<RowPage<StoredArtifact> | null> {
     let from = 0;
     if (after !== null) {
       const row = await this.#db
@@ -103,16 +104,20 @@ export class ArtifactRepository {
       if (row === undefined) return null;
       from = row.sequence;
     }
-    const rows = await this.#db
+    const ordered = this.#db
       .selectFrom('artifacts')
-      .selectAll()
       .where('entity', '=', entity)
       .where(IS_PRESENT)
       .where('sequence', '>', from)
-      .orderBy('sequence')
-      .limit(limit)
+      .orderBy('sequence');
+    const size = sql<number>`octet_length(metadata)`.as('bytes');
+    const sizes = await ordered
+      .select(size)
+      .limit(limit + 1)
       .execute();
-    return Promise.all(rows.map((row) => this.#withFiles(row)));
+    const length = pageLength(sizes, limit);
+    const rows = await ordered.selectAll().limit(length).execute();
+    return { rows: await Promise.all(rows.map((row) => this.#withFiles(row))), hasMore: sizes.length > length };
   }
 
   /** Open artifacts that were begun before. */

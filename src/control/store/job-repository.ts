@@ -22,6 +22,9 @@ export interface StoredJob {
   endedAt: string | null;
 }
 
+/** What most ask for: a config may have a list of a million numbers. */
+export type JobRecord = Omit<StoredJob, 'config'>;
+
 export interface StoredEvent {
   id: string;
   /** 0 for the first event of a job, without gaps. */
@@ -61,6 +64,25 @@ export interface NewEvent {
   data: Record<string, unknown>;
   at: string;
 }
+
+const RECORD = [
+  'id',
+  'model_id',
+  'entity',
+  'kind',
+  'state',
+  'input_key',
+  'attempts',
+  'cancel_requested',
+  'snapshot_key',
+  'snapshot_sha256',
+  'error_message',
+  'created_at',
+  'started_at',
+  'ended_at',
+] as const satisfies (keyof JobsTable)[];
+
+type RecordRow = Pick<Selectable<JobsTable>, (typeof RECORD)[number]>;
 
 export class JobRepository {
   readonly #db: Kysely<Tables>;
@@ -116,20 +138,20 @@ export class JobRepository {
     await this.#db.deleteFrom('idempotency_keys').where('created_at', '<', before).execute();
   }
 
-  async find(id: string): Promise<StoredJob | null> {
-    const row = await this.#db.selectFrom('jobs').selectAll().where('id', '=', id).executeTakeFirst();
-    return row === undefined ? null : fromRow(row);
+  async find(id: string): Promise<JobRecord | null> {
+    const row = await this.#db.selectFrom('jobs').select(RECORD).where('id', '=', id).executeTakeFirst();
+    return row === undefined ? null : toRecord(row);
   }
 
   /** Another entity's job is found like one that never was: not. */
-  async findOwned(id: string, entity: string): Promise<StoredJob | null> {
+  async findOwned(id: string, entity: string): Promise<JobRecord | null> {
     const row = await this.#db
       .selectFrom('jobs')
-      .selectAll()
+      .select(RECORD)
       .where('id', '=', id)
       .where('entity', '=', entity)
       .executeTakeFirst();
-    return row === undefined ? null : fromRow(row);
+    return row === undefined ? null : toRecord(row);
   }
 
   async countByState(): Promise<Map<string, number>> {
@@ -249,7 +271,7 @@ export class JobRepository {
    */
   async end(id: string, action: 'succeed' | 'fail' | 'cancel', event: NewEvent): Promise<string[] | null> {
     return this.#db.transaction().execute(async (trx) => {
-      const job = await trx.selectFrom('jobs').selectAll().where('id', '=', id).executeTakeFirst();
+      const job = await trx.selectFrom('jobs').select(RECORD).where('id', '=', id).executeTakeFirst();
       if (job === undefined || job.ended_at !== null) return null;
       const state = transition('job', job.state, action);
       const message = event.data['error_message'];
@@ -369,8 +391,8 @@ async function countOpen(db: Kysely<Tables>, modelId: string): Promise<number> {
   return count;
 }
 
-async function requireJob(trx: Transaction<Tables>, id: string): Promise<Selectable<JobsTable>> {
-  return trx.selectFrom('jobs').selectAll().where('id', '=', id).executeTakeFirstOrThrow();
+async function requireJob(trx: Transaction<Tables>, id: string): Promise<RecordRow> {
+  return trx.selectFrom('jobs').select(RECORD).where('id', '=', id).executeTakeFirstOrThrow();
 }
 
 async function findRepeated(
@@ -396,13 +418,16 @@ async function rememberKey(trx: Transaction<Tables>, job: NewJob, repeatable: Re
 }
 
 function fromRow(row: Selectable<JobsTable>): StoredJob {
+  return { ...toRecord(row), config: JSON.parse(row.config) as unknown };
+}
+
+function toRecord(row: RecordRow): JobRecord {
   return {
     id: row.id,
     modelId: row.model_id,
     entity: row.entity,
     kind: row.kind as 'rl' | 'sft',
     state: row.state as JobState,
-    config: JSON.parse(row.config) as unknown,
     inputKey: row.input_key,
     attempts: row.attempts,
     cancelRequested: row.cancel_requested !== 0,

@@ -1,6 +1,7 @@
 /** SQL of logged trajectories and of a run's metric history. */
 import { randomUUID } from 'node:crypto';
-import type { Kysely, Selectable, Transaction } from 'kysely';
+import { sql, type Kysely, type Selectable, type Transaction } from 'kysely';
+import { pageLength, type RowPage } from './row-page.ts';
 import type { RunHistoryTable, Tables, TrajectoryLogsTable } from './tables.ts';
 
 export interface StoredLog {
@@ -99,17 +100,21 @@ export class LogRepository {
     after: string | null,
     limit: number,
     filter: { split: string | null; step: number | null },
-  ): Promise<StoredLog[] | null> {
+  ): Promise<RowPage<StoredLog> | null> {
     const from = after === null ? 0 : await this.#sequenceOf('trajectory_logs', modelId, after);
     if (from === null) return null;
-    let query = this.#db
-      .selectFrom('trajectory_logs')
-      .selectAll()
-      .where('model_id', '=', modelId)
-      .where('sequence', '>', from);
+    let query = this.#db.selectFrom('trajectory_logs').where('model_id', '=', modelId).where('sequence', '>', from);
     if (filter.split !== null) query = query.where('split', '=', filter.split);
     if (filter.step !== null) query = query.where('step', '=', filter.step);
-    return (await query.orderBy('sequence').limit(limit).execute()).map(fromLogRow);
+    const ordered = query.orderBy('sequence');
+    const size = sql<number>`octet_length(metrics)`.as('bytes');
+    const sizes = await ordered
+      .select(size)
+      .limit(limit + 1)
+      .execute();
+    const length = pageLength(sizes, limit);
+    const rows = await ordered.selectAll().limit(length).execute();
+    return { rows: rows.map(fromLogRow), hasMore: sizes.length > length };
   }
 
   async find(modelId: string, id: string): Promise<StoredLog | null> {
@@ -123,18 +128,22 @@ export class LogRepository {
   }
 
   /** Rows of the run behind `after`, oldest first; null where there is no such id. */
-  async history(modelId: string, after: string | null, limit: number): Promise<HistoryRow[] | null> {
+  async history(modelId: string, after: string | null, limit: number): Promise<RowPage<HistoryRow> | null> {
     const from = after === null ? 0 : await this.#sequenceOf('run_history', modelId, after);
     if (from === null) return null;
-    const rows = await this.#db
+    const ordered = this.#db
       .selectFrom('run_history')
-      .selectAll()
       .where('model_id', '=', modelId)
       .where('sequence', '>', from)
-      .orderBy('sequence')
-      .limit(limit)
+      .orderBy('sequence');
+    const size = sql<number>`octet_length(data)`.as('bytes');
+    const sizes = await ordered
+      .select(size)
+      .limit(limit + 1)
       .execute();
-    return rows.map(fromHistoryRow);
+    const length = pageLength(sizes, limit);
+    const rows = await ordered.selectAll().limit(length).execute();
+    return { rows: rows.map(fromHistoryRow), hasMore: sizes.length > length };
   }
 
   async #sequenceOf(table: 'trajectory_logs' | 'run_history', modelId: string, id: string): Promise<number | null> {

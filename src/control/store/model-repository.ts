@@ -46,6 +46,9 @@ export interface Page {
   order: 'asc' | 'desc';
 }
 
+/** A number and the marks around it. */
+const NUMBER_BYTES = 20;
+
 export class ModelRepository {
   readonly #db: Kysely<Tables>;
 
@@ -173,6 +176,18 @@ export class ModelRepository {
       )
       .execute();
     return row?.step ?? null;
+  }
+
+  /** About what the metrics of each take as JSON; those without any are left out. */
+  async metricBytes(checkpointIds: string[]): Promise<Map<string, number>> {
+    if (checkpointIds.length === 0) return new Map();
+    const rows = await this.#db
+      .selectFrom('checkpoint_metrics')
+      .select(['checkpoint_id', sql<number>`sum(octet_length(name) + ${NUMBER_BYTES})`.as('bytes')])
+      .where('checkpoint_id', 'in', checkpointIds)
+      .groupBy('checkpoint_id')
+      .execute();
+    return new Map(rows.map(({ checkpoint_id: id, bytes }) => [id, bytes]));
   }
 
   async metrics(checkpointIds: string[]): Promise<Map<string, Record<string, number>>> {

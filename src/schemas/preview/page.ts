@@ -17,14 +17,13 @@ export interface PageQuery {
 export const DEFAULT_PAGE_LIMIT = 20;
 export const MAX_PAGE_LIMIT = 100;
 
-/** `items` may have one more than the limit: then there is a next page. */
-export function toPage<T extends { id: string }>(items: T[], limit: number): PageBody<T> {
-  const data = items.slice(0, limit);
+/** `hasMore`: there is a next page. */
+export function toPage<T extends { id: string }>(data: T[], hasMore: boolean): PageBody<T> {
   return {
     object: 'list',
     data,
     first_id: data[0]?.id ?? '',
     last_id: data.at(-1)?.id ?? '',
-    has_more: items.length > limit,
+    has_more: hasMore,
   };
 }

@@ -62,7 +62,7 @@ test('a page has as many of the entity’s own as were asked for, oldest first, 
   const [second, third] = [await begin(mine), await begin(mine)];
   await artifacts.remove(deleted, mine.entity);
   const page = async (after: string | null, limit = 100) =>
-    (await artifacts.page(mine.entity, after, limit))?.map(({ id }) => id);
+    (await artifacts.page(mine.entity, after, limit))?.rows.map(({ id }) => id);
   expect(await page(null)).toEqual([first, second, third]);
   expect(await page(null, 2)).toEqual([first, second]);
   expect(await page(first, 1)).toEqual([second]);

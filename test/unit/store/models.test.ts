@@ -196,7 +196,7 @@ test('logs and rows of a run come in pages of their own model, oldest first, fro
   const third = await addLog(model, { step: 1 });
   const page = async (after: string | null, limit = 9, filter: { split?: string; step?: number } = {}) => {
     const found = await logs.page(model, after, limit, { split: null, step: null, ...filter });
-    return found?.map(({ id }) => id);
+    return found?.rows.map(({ id }) => id);
   };
   expect(await page(null)).toEqual([first, second, third]);
   expect(await page(first, 1)).toEqual([second]);
@@ -206,12 +206,26 @@ test('logs and rows of a run come in pages of their own model, oldest first, fro
   expect([await page(null, 9, { step: 0 }), await page(null, 9, { step: 1 })]).toEqual([[first], [second, third]]);
   expect((await logs.find(model, first))?.id).toBe(first);
   expect(await logs.find(model, foreign)).toBeNull();
-  const rows = async (after: string | null, limit = 9) => logs.history(model, after, limit);
+  const rows = async (after: string | null, limit = 9) => (await logs.history(model, after, limit))?.rows;
   const all = (await rows(null)) ?? [];
   expect(all.map(({ key }) => key)).toEqual([first, second, third].map((id) => `log-${id}`));
   expect((await rows(all[0]?.id ?? '', 1))?.map(({ id }) => id)).toEqual([all[1]?.id]);
-  const [theirs] = (await logs.history(other, null, 9)) ?? [];
-  expect(await rows(theirs?.id ?? '')).toBeNull();
+  const [theirs] = (await logs.history(other, null, 9))?.rows ?? [];
+  expect(await rows(theirs?.id ?? '')).toBeUndefined();
+});
+
+test('a page of large rows ends early, and says that there are more', async () => {
+  const model = await addModel();
+  const metrics = Object.fromEntries(Array.from({ length: 1000 }, (_, i) => [`${i}`.padEnd(256, '\u{1f600}'), 1]));
+  for (let row = 0; row < 3; row++) await addLog(model, { metrics });
+  const listed = await logs.page(model, null, 100, { split: null, step: null });
+  expect([listed?.rows.length, listed?.hasMore]).toEqual([2, true]);
+  const history = await logs.history(model, null, 100);
+  expect([history?.rows.length, history?.hasMore]).toEqual([2, true]);
+  const rest = await logs.history(model, history?.rows[1]?.id ?? '', 100);
+  expect([rest?.rows.length, rest?.hasMore]).toEqual([1, false]);
+  const bytes = (await models.metricBytes([`${model}-0`])).get(`${model}-0`);
+  expect(bytes).toBeGreaterThan(500_000);
 });
 
 test('a checkpoint takes 2,000 metrics and no more; what would bring more is not kept at all', async () => {
@@ -224,6 +238,6 @@ test('a checkpoint takes 2,000 metrics and no more; what would bring more is not
   await expect(addLog(model, { metrics: { more: 1 } })).rejects.toThrow(TooManyMetricsError);
   const metrics = await metricsOf(`${model}-0`);
   expect([Object.keys(metrics ?? {}).length, metrics?.['m0'], metrics?.['m1999']]).toEqual([2000, 5, 1999]);
-  expect(await logs.page(model, null, 9, { split: null, step: null })).toHaveLength(2);
-  expect(await logs.history(model, null, 9)).toHaveLength(2);
+  expect((await logs.page(model, null, 9, { split: null, step: null }))?.rows).toHaveLength(2);
+  expect((await logs.history(model, null, 9))?.rows).toHaveLength(2);
 });

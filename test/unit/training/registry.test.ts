@@ -103,8 +103,8 @@ test('a name that is asked for twice in one instant becomes one model, and other
     expect(two).toEqual(one);
     expect(theirs.id).not.toBe(one.id);
     const page = (after: string | null) => models.checkpoints(one.id, 'default', { after, limit: 1, order: 'asc' });
-    const [first] = await page(null);
-    expect(await page(first?.id ?? '')).toEqual([]);
+    const [first] = (await page(null)).rows;
+    expect(await page(first?.id ?? '')).toEqual({ rows: [], hasMore: false });
     await expect(page(theirs.id)).rejects.toThrow('There is no such checkpoint.');
     await expect(models.create('default', { ...request, entity: 'rivals' })).rejects.toMatchObject({
       code: 'forbidden',

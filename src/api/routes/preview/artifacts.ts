@@ -31,8 +31,8 @@ export function createArtifact(deps: RouteDeps): Middleware {
 export function listArtifacts(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const { after, limit } = readPage(ctx);
-    const artifacts = await deps.training.artifacts.page(entityOf(ctx), after, limit);
-    const body: PageBody<ArtifactResponse> = toPage(artifacts.map(toResponse), limit);
+    const { rows, hasMore } = await deps.training.artifacts.page(entityOf(ctx), after, limit);
+    const body: PageBody<ArtifactResponse> = toPage(rows.map(toResponse), hasMore);
     ctx.body = body;
   };
 }

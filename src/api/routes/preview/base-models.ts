@@ -20,7 +20,7 @@ export function baseModels(deps: RouteDeps): Middleware {
       created,
       max_model_len: deps.sessions.maxModelLen,
     }));
-    const body: PageBody<BaseModelItem> = toPage(items, items.length);
+    const body: PageBody<BaseModelItem> = toPage(items, false);
     ctx.body = body;
   };
 }

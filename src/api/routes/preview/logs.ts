@@ -26,8 +26,8 @@ export function listLogs(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const { after, limit } = readPage(ctx, ['split', 'step']);
     const query = { after, limit, split: single(ctx, 'split') ?? null, step: readStep(ctx) };
-    const logs = await deps.training.logs.page(pathId(ctx, 'model_id'), entityOf(ctx), query);
-    const body: PageBody<LogItem> = toPage(logs.map(toItem), limit);
+    const { rows, hasMore } = await deps.training.logs.page(pathId(ctx, 'model_id'), entityOf(ctx), query);
+    const body: PageBody<LogItem> = toPage(rows.map(toItem), hasMore);
     ctx.body = body;
   };
 }
@@ -47,11 +47,11 @@ export function getLog(deps: RouteDeps): Middleware {
 export function runHistory(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const { after, limit } = readPage(ctx);
-    const rows = await deps.training.logs.history(pathId(ctx, 'run_id'), entityOf(ctx), after, limit);
+    const { rows, hasMore } = await deps.training.logs.history(pathId(ctx, 'run_id'), entityOf(ctx), after, limit);
     const items = rows.map(({ id, step, key, metrics, createdAt }): HistoryItem => {
       return { id, step, key, metrics, created_at: createdAt };
     });
-    const body: PageBody<HistoryItem> = toPage(items, limit);
+    const body: PageBody<HistoryItem> = toPage(items, hasMore);
     ctx.body = body;
   };
 }

@@ -41,8 +41,8 @@ export function createModel(deps: RouteDeps): Middleware {
 export function listCheckpoints(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const page = readPage(ctx, ['order']);
-    const items = await deps.training.models.checkpoints(pathId(ctx, 'model_id'), entityOf(ctx), page);
-    const body: PageBody<CheckpointItem> = toPage(items, page.limit);
+    const { rows, hasMore } = await deps.training.models.checkpoints(pathId(ctx, 'model_id'), entityOf(ctx), page);
+    const body: PageBody<CheckpointItem> = toPage(rows, hasMore);
     ctx.body = body;
   };
 }

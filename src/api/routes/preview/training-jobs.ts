@@ -54,7 +54,7 @@ export function listTrainingEvents(deps: RouteDeps): Middleware {
     const { after, limit } = readPage(ctx);
     const events = await deps.training.jobs.events(pathId(ctx, 'training_job_id'), entityOf(ctx), after, limit);
     const items = events.map(({ id, type, data }): TrainingEventItem => ({ id, type, data }));
-    const body: PageBody<TrainingEventItem> = toPage(items, limit);
+    const body: PageBody<TrainingEventItem> = toPage(items.slice(0, limit), items.length > limit);
     ctx.body = body;
   };
 }

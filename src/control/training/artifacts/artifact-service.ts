@@ -8,6 +8,7 @@ import { TransitionError } from '../../lifecycle.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import type { ArtifactRepository, StoredArtifact } from '../../store/artifact-repository.ts';
 import { BlobTooLargeError, removeUnnamed, type BlobStore } from '../../store/blob-store.ts';
+import type { RowPage } from '../../store/row-page.ts';
 import type { Receiving } from '../receiving.ts';
 import { notFound, ServiceError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
@@ -90,11 +91,10 @@ export class ArtifactService {
     return toView(await this.#require(id, entity));
   }
 
-  /** One more than the limit where there is a next page. */
-  async page(entity: string, after: string | null, limit: number): Promise<ArtifactView[]> {
-    const found = await this.#options.repository.page(entity, after, limit + 1);
+  async page(entity: string, after: string | null, limit: number): Promise<RowPage<ArtifactView>> {
+    const found = await this.#options.repository.page(entity, after, limit);
     if (found === null) throw invalid(['query', 'after'], 'There is no such artifact.');
-    return found.map(toView);
+    return { ...found, rows: found.rows.map(toView) };
   }
 
   async upload(

@@ -6,12 +6,12 @@ import { validateRlJobFields, type SftJobBody } from '../../../schemas/preview/t
 import { canonicalUuid } from '../../../schemas/preview/uuid.ts';
 import { folderBytes, removeUnnamed, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
 import type {
+  JobRecord,
   JobRepository,
   NewJob,
   Repeatable,
   Repeated,
   StoredEvent,
-  StoredJob,
 } from '../../store/job-repository.ts';
 import type { TrainingInputs } from '../intake/inputs.ts';
 import { GROUPS_KEY, asValidation } from '../intake/read-trajectories.ts';
@@ -42,7 +42,7 @@ export interface JobServiceOptions {
 }
 
 export interface JobView {
-  job: StoredJob;
+  job: JobRecord;
   gradientSteps: number;
   numSequences: number | null;
 }

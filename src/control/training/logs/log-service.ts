@@ -10,6 +10,7 @@ import {
   type LogRepository,
   type StoredLog,
 } from '../../store/log-repository.ts';
+import type { RowPage } from '../../store/row-page.ts';
 import type { TrainingInputs } from '../intake/inputs.ts';
 import { GROUPS_KEY } from '../intake/read-trajectories.ts';
 import { missingGroups } from '../jobs/job-service.ts';
@@ -76,15 +77,14 @@ export class LogService {
     }
   }
 
-  /** One more than the limit where there is a next page. */
   async page(
     modelId: string,
     entity: string,
     query: { after: string | null; limit: number; split: string | null; step: number | null },
-  ): Promise<LogView[]> {
+  ): Promise<RowPage<LogView>> {
     this.#options.models.require(modelId, entity);
     const { split, step } = query;
-    const found = await this.#options.repository.page(modelId, query.after, query.limit + 1, { split, step });
+    const found = await this.#options.repository.page(modelId, query.after, query.limit, { split, step });
     if (found === null) throw invalid(['query', 'after'], 'There is no such log.');
     return found;
   }
@@ -96,10 +96,10 @@ export class LogService {
     return { log, groups: this.#options.inputs.content(log.blobKey) };
   }
 
-  async history(runId: string, entity: string, after: string | null, limit: number): Promise<HistoryRow[]> {
+  async history(runId: string, entity: string, after: string | null, limit: number): Promise<RowPage<HistoryRow>> {
     const model = this.#options.registry.ofRun(runId, entity);
     if (model === null) throw notFound('run');
-    const rows = await this.#options.repository.history(model.id, after, limit + 1);
+    const rows = await this.#options.repository.history(model.id, after, limit);
     if (rows === null) throw invalid(['query', 'after'], 'There is no such row.');
     return rows;
   }

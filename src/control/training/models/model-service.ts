@@ -7,6 +7,7 @@ import type { PageQuery } from '../../../schemas/preview/page.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { folderBytes, removeUnnamed, type BlobStore } from '../../store/blob-store.ts';
 import type { ModelRepository, StoredCheckpoint, StoredModel } from '../../store/model-repository.ts';
+import { pageLength, type RowPage } from '../../store/row-page.ts';
 import { SqliteError } from '../../store/sqlite-client.ts';
 import { ADAPTER_WEIGHTS_FILE } from '../../models/adapter-files.ts';
 import { ADAPTER_CONFIG_FILE } from '../../models/peft-config.ts';
@@ -117,15 +118,18 @@ export class ModelService {
     return model;
   }
 
-  /** One more than the limit where there is a next page. */
-  async checkpoints(modelId: string, entity: string, query: PageQuery): Promise<CheckpointItem[]> {
+  async checkpoints(modelId: string, entity: string, query: PageQuery): Promise<RowPage<CheckpointItem>> {
     this.require(modelId, entity);
     const { repository } = this.#options;
     const after = query.after === null ? null : await repository.stepOf(modelId, query.after);
     if (query.after !== null && after === null) throw invalid(['query', 'after'], 'There is no such checkpoint.');
     const found = await repository.checkpointPage(modelId, { after, limit: query.limit + 1, order: query.order });
-    const metrics = await repository.metrics(found.map(({ id }) => id));
-    return found.map(({ id, step }) => ({ id, step, metrics: metrics.get(id) ?? {} }));
+    const bytes = await repository.metricBytes(found.map(({ id }) => id));
+    const sizes = found.map(({ id }) => ({ bytes: bytes.get(id) ?? 0 }));
+    const shown = found.slice(0, pageLength(sizes, query.limit));
+    const metrics = await repository.metrics(shown.map(({ id }) => id));
+    const rows = shown.map(({ id, step }) => ({ id, step, metrics: metrics.get(id) ?? {} }));
+    return { rows, hasMore: found.length > shown.length };
   }
 
   /** A file of a step's adapter; the optimizer's state stays here. */
