@@ -1,6 +1,7 @@
 /** Arguments in formats that are not JSON as a whole: one value per parameter, in the order of the schema. */
 import { isPlainObject } from '../../schemas/plain-object.ts';
 import { writeJson } from '../json-numbers.ts';
+import { jsonWeight } from '../json-weight.ts';
 import { followed, type Schema } from './parsers/schema-refs.ts';
 import { SessionError } from './session.ts';
 import { constant, either, perhaps, schemaFormat, sequence, type Format, type Tool } from './tag-formats.ts';
@@ -18,6 +19,8 @@ const ROOT_KEYWORDS: ReadonlySet<string> = new Set([
   '$schema',
   'examples',
 ]);
+/** Of the definitions, once for each parameter, by jsonWeight: a grammar of four megabytes is refused, and theirs is a part of it. */
+const MAX_SHARED = 2 ** 25;
 /** Keywords that say nothing about which values fit. */
 const REMARKS = ['title', 'description', 'default', 'examples'];
 const KINDS: ReadonlySet<unknown> = new Set(['integer', 'number', 'boolean', 'object', 'array', 'null']);
@@ -68,14 +71,18 @@ function parametersOf(tool: Tool): Parameter[] {
   const { properties = {}, required = [], $defs, definitions } = tool.parameters;
   const other = Object.keys(tool.parameters).find((keyword) => !ROOT_KEYWORDS.has(keyword));
   if (other) refuse(tool, other, 'this tool format cannot keep to it');
-  const names: unknown[] = Array.isArray(required) ? required : [];
+  const names = new Set<unknown>(Array.isArray(required) ? required : []);
   const schemas = Object.entries(properties as Record<string, unknown>);
-  const unknown = names.find((name) => !schemas.some(([known]) => known === name));
+  const known = new Set<unknown>(Object.keys(properties as Record<string, unknown>));
+  const unknown = [...names].find((name) => !known.has(name));
   if (unknown !== undefined) refuse(tool, 'required', `${writeJson(unknown)} is not among the properties`);
+  const shared = { ...($defs === undefined ? {} : { $defs }), ...(definitions === undefined ? {} : { definitions }) };
+  if (schemas.length * jsonWeight(shared) > MAX_SHARED) {
+    refuse(tool, $defs === undefined ? 'definitions' : '$defs', 'they are too large for so many parameters');
+  }
   return schemas.map(([name, schema]) => {
     if (!isPlainObject(schema)) refuse(tool, `properties.${name}`, 'must be a schema with a type');
-    const shared = { ...($defs === undefined ? {} : { $defs }), ...(definitions === undefined ? {} : { definitions }) };
-    return { name, schema: followed(schema, tool.parameters), shared, required: names.includes(name) };
+    return { name, schema: followed(schema, tool.parameters), shared, required: names.has(name) };
   });
 }
 
