@@ -1,4 +1,5 @@
 /** Adapters that the operator names: at start-up, or over HTTP where that is allowed. Everybody may use them. */
+import { shorten } from '../../schemas/shorten.ts';
 import { EngineUnavailableError } from '../engine/client.ts';
 import type { ModelSpec } from '../engine/native.ts';
 import type { AdapterRef, TrainingEngine } from '../engine/training.ts';
@@ -112,7 +113,7 @@ export class AdapterRegistry implements ModelResolver {
   /** Requests that run keep the adapter until they end. */
   async remove(name: string): Promise<void> {
     const entry = this.#entries.get(name);
-    if (!entry) throw new AdapterNameError('unknown', `The lora adapter '${name}' cannot be found.`);
+    if (!entry) throw new AdapterNameError('unknown', `The lora adapter '${shorten(name, MAX_NAME)}' cannot be found.`);
     this.#entries.delete(name);
     await this.#unload(entry);
   }

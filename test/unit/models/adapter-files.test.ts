@@ -254,6 +254,8 @@ test('the registry: base models must fit, names are unique, removal unloads what
   await registry.remove('b');
   expect(loaded).toHaveLength(1);
   await expect(registry.remove('b')).rejects.toThrow('cannot be found');
+  // What a client wrote is not repeated however long it is.
+  await expect(registry.remove('b'.repeat(2 ** 20))).rejects.toThrow(/^The lora adapter 'b{256}…' cannot be found\.$/);
   loaded.push('fail');
   await expect(registry.add({ name: 'd', path: fitting })).rejects.toThrow('not finite');
   expect(await registry.resolve('d')).toBeNull();
