@@ -6,7 +6,7 @@ import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { readFlags } from './lib/flags.mjs';
 import { fromRoot } from './lib/paths.mjs';
-import { runQuietly, SetupError, step } from './lib/step.mjs';
+import { runQuietly, SetupError, step, stopOnSignals } from './lib/step.mjs';
 
 const FOLDER = fromRoot('llama-cpp');
 const USAGE = `npm run setup:llama-cpp
@@ -33,6 +33,7 @@ async function setup() {
 }
 
 readFlags(USAGE, []);
+stopOnSignals();
 try {
   await setup();
   // Nothing of the library is left to wait for.

@@ -6,7 +6,7 @@
 import { readFlags } from './lib/flags.mjs';
 import { withSetupLock } from './lib/lock.mjs';
 import { buildSqlite, installPackages, packageWork } from './lib/packages.mjs';
-import { runQuietly, SetupError, step } from './lib/step.mjs';
+import { runQuietly, SetupError, step, stopOnSignals } from './lib/step.mjs';
 import { checkBuildTool, checkCMake, checkCompiler, checkNode } from './lib/tools.mjs';
 
 /** Loaded late: these resolve packages, which are not there before the first step. */
@@ -39,6 +39,7 @@ async function setup(withDev) {
 }
 
 const { flags } = readFlags('npm run setup -- [--dev]', ['--dev']);
+stopOnSignals();
 try {
   checkNode();
   await withSetupLock(() => setup(flags.has('--dev')));

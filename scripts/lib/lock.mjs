@@ -75,7 +75,6 @@ export async function withSetupLock(work, lock = LOCK) {
   }
   const release = () => rmSync(lock, { force: true });
   process.once('exit', release);
-  for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => process.exit(130));
   try {
     return await work();
   } finally {
