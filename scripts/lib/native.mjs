@@ -1,19 +1,13 @@
 /** The native addon: native/ and CMakeLists.txt -> native-build/Release/tandem.node, by cmake-js. */
 import { existsSync, readFileSync, rmSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import { addon, nativeBuild, root } from './paths.mjs';
+import { packageFile } from './packages.mjs';
 import { hashInputs, readStamp, writeStamp } from './stamp.mjs';
 import { checkBuildTool, checkCMake, checkCompiler } from './tools.mjs';
 
 const STAMP = path.join(nativeBuild, '.tandem-stamp');
-const require = createRequire(import.meta.url);
-
-/** Resolved from here, so that it works in a clone and where the package is installed beside its dependencies. */
-function packageFile(name) {
-  return require.resolve(`${name}/package.json`);
-}
 
 /** Whether CUDA is wanted; without nvcc it is not built all the same. */
 export function withCuda() {

@@ -1,13 +1,25 @@
 /** Whether node_modules holds what package-lock.json asks for, and how to make it so. */
 import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import path from 'node:path';
 import { fromRoot, root } from './paths.mjs';
 import { hashInputs, readStamp, writeStamp } from './stamp.mjs';
-import { runQuietly, step } from './step.mjs';
+import { runQuietly, SetupError, step } from './step.mjs';
 
 const STAMP = fromRoot('node_modules', '.tandem-stamp');
+const require = createRequire(import.meta.url);
 const INPUTS = ['package-lock.json'];
+
+/** The package.json of a package. Resolved from here, so that it works in a clone and where the package is installed beside its dependencies. */
+export function packageFile(name) {
+  try {
+    return require.resolve(`${name}/package.json`);
+  } catch (error) {
+    if (error.code !== 'MODULE_NOT_FOUND') throw error;
+    throw new SetupError(`The package ${name} is not installed: \`npm run setup\` installs what is needed.`);
+  }
+}
 
 function wantedHash() {
   return hashInputs(INPUTS, { node: process.versions.modules });

@@ -1,15 +1,14 @@
 /** The compiled JavaScript: src/ -> dist/, by tsc. */
 import { existsSync, readFileSync, readdirSync, rmSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import path from 'node:path';
 import { dist, fromRoot } from './paths.mjs';
+import { packageFile } from './packages.mjs';
 import { hashInputs, readStamp, writeStamp } from './stamp.mjs';
 
 const STAMP = path.join(dist, '.tandem-stamp');
-const require = createRequire(import.meta.url);
 
 function wantedHash() {
-  const { version } = JSON.parse(readFileSync(require.resolve('typescript/package.json'), 'utf8'));
+  const { version } = JSON.parse(readFileSync(packageFile('typescript'), 'utf8'));
   return hashInputs(['src', 'tsconfig.json', 'package-lock.json'], { typescript: version });
 }
 
@@ -18,10 +17,7 @@ export function typescriptIsStale() {
 }
 
 export function tscCommand(...args) {
-  return [
-    process.execPath,
-    [path.join(path.dirname(require.resolve('typescript/package.json')), 'bin', 'tsc'), ...args],
-  ];
+  return [process.execPath, [path.join(path.dirname(packageFile('typescript')), 'bin', 'tsc'), ...args]];
 }
 
 /** Removes compiled files whose source is gone, so that nothing runs what the sources no longer say. */

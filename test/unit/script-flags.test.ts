@@ -1,6 +1,6 @@
 /** What people run asks before it installs, builds or formats. */
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -68,4 +68,31 @@ test.each([
   } finally {
     rmSync(folder, { recursive: true });
   }
+});
+
+test.each([
+  ['build', 'The package node-addon-api is not installed: `npm run setup` installs what is needed.'],
+  ['build-native', 'The package node-addon-api is not installed: `npm run setup` installs what is needed.'],
+  ['built', 'Nothing is built here yet: `npm run setup` does that.'],
+])('scripts/%s.mjs says in a sentence that there was no set-up', (name, sentence) => {
+  const folder = mkdtempSync(join(tmpdir(), 'tandem-clone-'));
+  try {
+    for (const part of ['scripts', 'CMakeLists.txt']) cpSync(part, join(folder, part), { recursive: true });
+    const { status, stderr } = run(process.execPath, [join(folder, 'scripts', `${name}.mjs`)], {
+      PATH: process.env['PATH'] ?? '',
+    });
+    expect([status, stderr]).toEqual([1, `${sentence}\n`]);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+test('what asks for the version of Node.js can be loaded by one that is too old', () => {
+  const files = [
+    ...SCRIPTS.map(([name]) => `${name}.mjs`),
+    'built.mjs',
+    ...readdirSync('scripts/lib').map((file) => `lib/${file}`),
+  ];
+  for (const file of files)
+    expect(readFileSync(`scripts/${file}`, 'utf8')).not.toMatch(/import\.meta\.(dir|file)name[^`]/);
 });

@@ -11,7 +11,9 @@ const { scripts } = JSON.parse(readFileSync(path.join(root, 'package.json'), 'ut
 };
 /** Of `npm run bench:...` and `soak:...`. */
 const measuring = Object.entries(scripts).flatMap(([name, command]) => {
-  const file = /^(?:bench|soak):/.test(name) ? /^node (\S+)$/.exec(command)?.[1] : undefined;
+  const file = /^(?:bench|soak):/.test(name)
+    ? /^(?:node scripts\/built\.mjs && )?node (\S+)$/.exec(command)?.[1]
+    : undefined;
   return file === undefined ? [] : [file];
 });
 const files = [...measuring, 'benchmarks/models/make-random-model.mjs'];
