@@ -7,6 +7,7 @@
 import { createRequire } from 'node:module';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
+import { setupCommand } from '../setup-command.ts';
 import type { NativeGrammarAddon, NativeConstraint } from './native-grammar.ts';
 import type { NativeTrainAddon } from './native-train.ts';
 import type { AdapterFactors, AdapterModule } from './training.ts';
@@ -342,7 +343,7 @@ let loaded: NativeAddon | undefined;
 /** Loads the addon once. Throws a plain sentence when it was never built. */
 export function loadNative(): NativeAddon {
   if (loaded) return loaded;
-  if (!existsSync(ADDON)) throw new Error('The native addon is not built: run `npm run setup`.');
+  if (!existsSync(ADDON)) throw new Error(`The native addon is not built: run ${setupCommand()}.`);
   loaded = createRequire(import.meta.url)(ADDON) as NativeAddon;
   return loaded;
 }

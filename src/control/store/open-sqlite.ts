@@ -1,5 +1,6 @@
 /** Opens a database, and says what to do where better-sqlite3's own code is not there for the Node.js that runs. */
 import SqliteDatabase from 'better-sqlite3';
+import { setupCommand } from '../setup-command.ts';
 
 /** Throws NotBuiltError, or what SQLite says. */
 export function openSqlite(path: string, timeout: number): SqliteDatabase.Database {
@@ -12,7 +13,7 @@ export function openSqlite(path: string, timeout: number): SqliteDatabase.Databa
 
 export class NotBuiltError extends Error {
   constructor(cause: unknown) {
-    super(`better-sqlite3 is not built for Node.js ${process.version}: run \`npm run setup\` with it.`, { cause });
+    super(`better-sqlite3 is not built for Node.js ${process.version}: run ${setupCommand()} with it.`, { cause });
   }
 }
 
