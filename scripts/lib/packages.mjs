@@ -37,17 +37,18 @@ function installedAsLocked(withDev) {
   });
 }
 
-/** better-sqlite3 is compiled on this machine, or fetched, for one Node ABI. */
-function sqliteLoads() {
+/** better-sqlite3 is compiled on this machine, or fetched, for one Node ABI. What keeps it from being loaded, or null. */
+function sqliteFault() {
   const script = "new (require('better-sqlite3'))(':memory:').close()";
-  return spawnSync(process.execPath, ['-e', script], { cwd: root, stdio: 'ignore' }).status === 0;
+  const { status, stderr } = spawnSync(process.execPath, ['-e', script], { cwd: root, encoding: 'utf8' });
+  return status === 0 ? null : (/^\w*Error: .*(\n\S.*)*/m.exec(stderr)?.[0] ?? stderr);
 }
 
 /** What is to be done: 'install' (all packages), 'sqlite' (only its native part) or null. */
 export function packageWork(withDev) {
   if (!installedAsLocked(withDev)) return 'install';
   if (readStamp(STAMP) === wantedHash()) return null;
-  if (!sqliteLoads()) return 'sqlite';
+  if (sqliteFault() !== null) return 'sqlite';
   writeStamp(STAMP, wantedHash());
   return null;
 }
@@ -65,5 +66,12 @@ export async function buildSqlite() {
   await step('better-sqlite3 (compiled here, about a minute, unless a prebuilt one can be fetched)', () =>
     runQuietly('npm', ['rebuild', 'better-sqlite3'], { env: { JOBS: 'max' } }),
   );
+  const fault = sqliteFault();
+  if (fault !== null) {
+    throw new SetupError(
+      `${fault}\nbetter-sqlite3 was built, and Node.js ${process.version} (${process.execPath}) cannot load it. The headers of another\n` +
+        'version may have been taken: `npm config get nodedir` names their folder, where one is set.',
+    );
+  }
   writeStamp(STAMP, wantedHash());
 }

@@ -1,6 +1,6 @@
 /** What people run asks before it installs, builds or formats. */
 import { spawnSync } from 'node:child_process';
-import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -95,4 +95,28 @@ test('what asks for the version of Node.js can be loaded by one that is too old'
   ];
   for (const file of files)
     expect(readFileSync(`scripts/${file}`, 'utf8')).not.toMatch(/import\.meta\.(dir|file)name[^`]/);
+});
+
+test.each([
+  [
+    "throw new Error('it was compiled against another version.\\nPlease rebuild.')",
+    /^Error: it was compiled against another version\.\nPlease rebuild\.\nbetter-sqlite3 was built, and Node\.js /,
+  ],
+  ['module.exports = class { close() {} }', /^$/],
+])('a database that this Node.js cannot load is no set-up: %s', (module, said) => {
+  const folder = mkdtempSync(join(tmpdir(), 'tandem-sqlite-'));
+  try {
+    for (const part of ['scripts', 'package-lock.json']) cpSync(part, join(folder, part), { recursive: true });
+    const sqlite = join(folder, 'node_modules', 'better-sqlite3');
+    mkdirSync(sqlite, { recursive: true });
+    writeFileSync(join(sqlite, 'index.js'), module);
+    writeFileSync(join(folder, 'npm'), '#!/bin/sh\n', { mode: 0o755 });
+    const lib = pathToFileURL(join(folder, 'scripts/lib/packages.mjs')).href;
+    const code = `import { buildSqlite } from '${lib}'; await buildSqlite().catch((error) => console.error(error.message));`;
+    const { stderr } = run(process.execPath, ['--input-type=module', '-e', code], { PATH: folder });
+    expect(stderr).toMatch(said);
+    expect(existsSync(join(folder, 'node_modules', '.tandem-stamp'))).toBe(stderr === '');
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });
