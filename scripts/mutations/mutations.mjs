@@ -780,9 +780,9 @@ export const mutations = [
       {
         file: 'src/control/store/job-repository.ts',
         search:
-          "      .where('id', '=', id)\n      .where('entity', '=', entity)\n      .executeTakeFirst();\n    return row === undefined ? null : fromRow(row);",
+          "      .where('id', '=', id)\n      .where('entity', '=', entity)\n      .executeTakeFirst();\n    return row === undefined ? null : toRecord(row);",
         replace:
-          "      .where('id', '=', id)\n      .executeTakeFirst();\n    return row === undefined ? null : fromRow(row);",
+          "      .where('id', '=', id)\n      .executeTakeFirst();\n    return row === undefined ? null : toRecord(row);",
       },
     ],
     tests: ['test/unit/training/preview-jobs.test.ts'],
