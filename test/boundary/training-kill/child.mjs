@@ -61,7 +61,10 @@ const actions = {
     return (await jobs.cancel(jobId, ENTITY)).job.state;
   },
   deleteCheckpoint: (modelId, step) => models.deleteCheckpoints(modelId, ENTITY, [step]),
-  checkpoints: (modelId) => models.checkpoints(modelId, ENTITY, { after: null, limit: 1, order: 'desc' }),
+  checkpoints: async (modelId) => {
+    const { rows } = await models.checkpoints(modelId, ENTITY, { after: null, limit: 1, order: 'desc' });
+    return rows;
+  },
   deleteModel: (modelId) => models.delete(modelId, ENTITY),
 };
 
