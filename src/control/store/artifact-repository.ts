@@ -1,7 +1,7 @@
 /** SQL of uploaded artifacts: open while files come, committed under a version that never changes. */
 import { sql, type Kysely, type Selectable, type Transaction } from 'kysely';
 import { transition, type StateOf } from '../lifecycle.ts';
-import { pageLength, type RowPage } from './row-page.ts';
+import { readPage, type RowPage } from './row-page.ts';
 import type { ArtifactsTable, Tables } from './tables.ts';
 
 export interface StoredArtifactFile {
@@ -111,13 +111,11 @@ export class ArtifactRepository {
       .where('sequence', '>', from)
       .orderBy('sequence');
     const size = sql<number>`octet_length(metadata)`.as('bytes');
-    const sizes = await ordered
-      .select(size)
-      .limit(limit + 1)
-      .execute();
-    const length = pageLength(sizes, limit);
-    const rows = await ordered.selectAll().limit(length).execute();
-    return { rows: await Promise.all(rows.map((row) => this.#withFiles(row))), hasMore: sizes.length > length };
+    const sizesOf = (most: number) => ordered.select(size).limit(most).execute();
+    return readPage(limit, sizesOf, async (most) => {
+      const rows = await ordered.selectAll().limit(most).execute();
+      return await Promise.all(rows.map((row) => this.#withFiles(row)));
+    });
   }
 
   /** Open artifacts that were begun before. */

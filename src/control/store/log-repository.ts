@@ -1,7 +1,7 @@
 /** SQL of logged trajectories and of a run's metric history. */
 import { randomUUID } from 'node:crypto';
 import { sql, type Kysely, type Selectable, type Transaction } from 'kysely';
-import { pageLength, type RowPage } from './row-page.ts';
+import { readPage, type RowPage } from './row-page.ts';
 import type { RunHistoryTable, Tables, TrajectoryLogsTable } from './tables.ts';
 
 export interface StoredLog {
@@ -108,13 +108,11 @@ export class LogRepository {
     if (filter.step !== null) query = query.where('step', '=', filter.step);
     const ordered = query.orderBy('sequence');
     const size = sql<number>`octet_length(metrics)`.as('bytes');
-    const sizes = await ordered
-      .select(size)
-      .limit(limit + 1)
-      .execute();
-    const length = pageLength(sizes, limit);
-    const rows = await ordered.selectAll().limit(length).execute();
-    return { rows: rows.map(fromLogRow), hasMore: sizes.length > length };
+    const sizesOf = (most: number) => ordered.select(size).limit(most).execute();
+    return readPage(limit, sizesOf, async (most) => {
+      const rows = await ordered.selectAll().limit(most).execute();
+      return rows.map(fromLogRow);
+    });
   }
 
   async find(modelId: string, id: string): Promise<StoredLog | null> {
@@ -137,13 +135,11 @@ export class LogRepository {
       .where('sequence', '>', from)
       .orderBy('sequence');
     const size = sql<number>`octet_length(data)`.as('bytes');
-    const sizes = await ordered
-      .select(size)
-      .limit(limit + 1)
-      .execute();
-    const length = pageLength(sizes, limit);
-    const rows = await ordered.selectAll().limit(length).execute();
-    return { rows: rows.map(fromHistoryRow), hasMore: sizes.length > length };
+    const sizesOf = (most: number) => ordered.select(size).limit(most).execute();
+    return readPage(limit, sizesOf, async (most) => {
+      const rows = await ordered.selectAll().limit(most).execute();
+      return rows.map(fromHistoryRow);
+    });
   }
 
   async #sequenceOf(table: 'trajectory_logs' | 'run_history', modelId: string, id: string): Promise<number | null> {

@@ -14,3 +14,14 @@ export function pageLength(sizes: readonly { bytes: number }[], limit: number): 
   const tooLarge = sizes.findIndex(({ bytes }, index) => (sum += bytes) > MAX_PAGE_BYTES && index > 0);
   return Math.min(limit, tooLarge === -1 ? sizes.length : tooLarge);
 }
+
+/** `sizesOf` and `rowsOf` read that many of the next rows: how large each is, then those of the page. */
+export async function readPage<Row>(
+  limit: number,
+  sizesOf: (most: number) => Promise<{ bytes: number }[]>,
+  rowsOf: (most: number) => Promise<Row[]>,
+): Promise<RowPage<Row>> {
+  const sizes = await sizesOf(limit + 1);
+  const length = pageLength(sizes, limit);
+  return { rows: await rowsOf(length), hasMore: sizes.length > length };
+}
