@@ -10,7 +10,8 @@ import { compile, END, generateOptions, makeVocabulary, Masks, reads } from './d
 import { Random } from './random.ts';
 
 const CASES = Number(process.env['TANDEM_FUZZ_CASES'] ?? 150);
-const FIRST_SEED = Number(process.env['TANDEM_FUZZ_SEED'] ?? 1);
+const SEED = process.env['TANDEM_FUZZ_SEED'] ?? '1';
+const FIRST_SEED = SEED === 'time' ? Date.now() % 1_000_000_000 : Number(SEED);
 const CHARACTERS = ['a', 'b', '-', 'é'];
 /** As ids: the byte and one. */
 const tokens = [Buffer.alloc(0), ...Array.from({ length: 256 }, (_, byte) => Buffer.from([byte]))];

@@ -156,10 +156,9 @@ test.each([
   '',
 ])('%j is refused as JSON.parse does', (text) => expect(() => parse(text)).toThrow('not valid JSON'));
 
+// In quadratic time these would take minutes, and the test its time-out.
 test.each(['"":', '"tools": 1.0 '])('keys without commas cost no quadratic time: %s', (key) => {
-  const started = performance.now();
-  expect(() => parse(`{${key.repeat(60_000)}`)).toThrow('not valid JSON');
-  expect(performance.now() - started).toBeLessThan(1000);
+  expect(() => parse(`{${key.repeat(1_000_000)}`)).toThrow('not valid JSON');
 });
 
 describe('many different keys', () => {

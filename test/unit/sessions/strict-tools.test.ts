@@ -19,17 +19,11 @@ function format(parameters: Record<string, unknown>): string | null {
 
 const object = (properties: object, more: object = {}) => ({ type: 'object', properties, ...more });
 
-/** Milliseconds. */
-function timeOf(work: () => void): number {
-  const started = performance.now();
-  work();
-  return performance.now() - started;
-}
-
+// What is bounded here would take minutes or all memory otherwise, and the test its time-out.
 test('a name that is required again and again costs little', () => {
   const required = Array.from({ length: 2_000_000 }, () => 'p499');
   const parameters = object(many(500, { type: 'integer' }), { required });
-  expect(timeOf(() => expect(format(parameters)).toContain('p499'))).toBeLessThan(1000);
+  expect(format(parameters)).toContain('p499');
 });
 
 test('definitions that would be repeated for very many parameters are refused', () => {
@@ -40,6 +34,6 @@ test('definitions that would be repeated for very many parameters are refused', 
 });
 
 test('nothing is copied of what is no schema, however many references lead to it', () => {
-  const parameters = object(many(500, { $ref: '#/examples' }), { examples: many(100_000, 1) });
-  expect(timeOf(() => expect(() => format(parameters)).toThrow('this tool format needs one type'))).toBeLessThan(1000);
+  const parameters = object(many(2000, { $ref: '#/examples' }), { examples: many(100_000, 1) });
+  expect(() => format(parameters)).toThrow('this tool format needs one type');
 });
