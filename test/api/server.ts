@@ -17,6 +17,8 @@ export interface ServerOptions {
   /** Kept afterwards when given. */
   dataDir?: string;
   withoutKey?: boolean;
+  /** What Node runs instead of the server's dist/cli/main.js. */
+  main?: string;
 }
 
 export class ApiServer {
@@ -47,7 +49,8 @@ export class ApiServer {
     const ownDir = options.dataDir === undefined ? mkdtempSync(join(tmpdir(), 'tandem-api-')) : null;
     const dataDir = options.dataDir ?? ownDir ?? '';
     const key = options.withoutKey ? [] : ['--api-key', API_KEY];
-    const args = [MAIN, 'serve', '--port', '0', '--data-dir', dataDir, ...key, ...(options.flags ?? [])];
+    const where = ['--port', '0', '--data-dir', dataDir];
+    const args = [options.main ?? MAIN, 'serve', ...where, ...key, ...(options.flags ?? [])];
     const child = spawn(process.execPath, args, {
       env: { ...process.env, ...options.env },
       stdio: ['ignore', 'pipe', 'pipe'],

@@ -29,7 +29,8 @@ constexpr unsigned kMaxThreads = 1024;
 // Of variables; and what lies between two of them.
 constexpr size_t kMostVariables = 48 << 10, kSharedGap = 64;
 
-std::atomic<bool> watching{true};
+// As programs of tests say, test by test; the addon says nothing, and would take long.
+std::atomic<bool> watching{std::getenv("TANDEM_WATCH_ENGINES") != nullptr};
 thread_local uint32_t launches = 0;  // run by this thread
 thread_local LaunchOverlaps overlaps;
 
