@@ -21,7 +21,7 @@ struct Asked {
   std::vector<engine::Draw> draws;
 };
 
-// Each fetch answers the next list of tokens; an empty one fails. A token that is not taken is drawn again from `again`.
+// Each fetch answers the next list of tokens; an empty one fails where there are draws. A token that is not taken is drawn again from `again`.
 struct Script {
   engine::QueueLimits limits{2, 8, 4};
   std::deque<std::vector<int32_t>> tokens;
@@ -71,8 +71,9 @@ class ScriptedBackend final : public engine::Backend {
     script_.order += 'r';
     std::vector<int32_t> tokens = script_.tokens.front();
     script_.tokens.pop_front();
-    require(!tokens.empty(), ErrorKind::kState, "the GPU failed");
-    const std::vector<engine::Draw>& draws = script_.queued[script_.fetched++].draws;
+    const std::vector<engine::Draw>& draws = script_.queued[script_.fetched].draws;
+    require(!tokens.empty() || draws.empty(), ErrorKind::kState, "the GPU failed");
+    ++script_.fetched;
     CHECK_EQ(draws.size(), tokens.size());
     std::vector<Answer> answers;
     for (size_t i = 0; i < tokens.size(); ++i) {
@@ -333,6 +334,46 @@ TEST_ONCE(engine_penalises_the_tokens_of_the_step_before) {
   CHECK(script.queued[2].draws[1].input.history->tokens() == std::vector<int32_t>({0, 1, 2, 3, 4, 60, 61}));
   engine.finish();
   CHECK_EQ(script.order, "ldlrdlrdr");
+}
+
+// Slot 0's prompt of four, in pieces of 2, 1 and 1; nothing is drawn behind the first two. Slot 1 beside it, or not.
+std::vector<Plan> pieces(bool beside) {
+  std::vector<Plan> plans = {prompts(), decode(1, {1}), decode(2, {1})};
+  plans[0].rows.erase(plans[0].rows.begin());
+  plans[0].tokens.erase(plans[0].tokens.begin(), plans[0].tokens.begin() + 4);
+  if (!beside) {
+    plans[0].opens.pop_back();
+    plans[0].pages.pop_back();
+    for (Plan& plan : plans) plan.rows.clear(), plan.tokens.clear();
+  }
+  for (int64_t i = 0; i < 3; ++i) {
+    const int64_t first = i == 0 ? 0 : i + 1, count = i == 0 ? 2 : 1;
+    plans[size_t(i)].rows.push_back({0, first, count, i == 2});
+    for (int64_t k = 0; k < count; ++k) plans[size_t(i)].tokens.push_back(int32_t(first + k));
+  }
+  return plans;
+}
+
+// Alone, beside what draws, and beside what draws with a history of its own.
+TEST_ONCE(engine_penalises_a_prompt_that_came_in_pieces) {
+  for (int beside : {0, 1, 2}) {
+    Script script;
+    script.limits.edits = 32;
+    if (beside == 0) script.tokens = {{}, {}, {50}};
+    else script.tokens = {{60}, {61}, {62, 50}};
+    engine::Engine engine = scripted_engine(script);
+    std::vector<Plan> plans = pieces(beside > 0);
+    plans[0].opens[0].params.sampling.repetition_penalty = 1.5;
+    if (beside == 2) plans[0].opens[1].params.sampling.presence_penalty = 1;
+    CHECK(engine.queue(plans[0]));
+    CHECK(engine.queue(plans[1]));
+    engine.finish();
+    CHECK(engine.queue(plans[2]));
+    engine.finish();
+    engine.draw();
+    CHECK(script.queued[2].draws.back().input.history->tokens() == std::vector<int32_t>({0, 1, 2, 3}));
+    engine.finish();
+  }
 }
 
 TEST_ONCE(engine_queues_no_more_ids_to_change_than_the_device_takes) {

@@ -94,6 +94,8 @@ void Engine::queue_rows(const Plan& plan) {
     flight.tokens = batch.tokens;
     backend_->queue_layers(batch);
   } else {
+    // Only pieces of prompts can be of a history here, and what is before them has been remembered: at most one step is ahead.
+    remember(plan.rows, batch.tokens);
     begin_draws(flight);
     backend_->queue(batch, flight.draws);
   }

@@ -155,6 +155,22 @@ TEST_ENGINE(gpu_engine_same_bits_when_draws_wait_for_results) {
   }
 }
 
+// No step before the last piece of its prompt waits for results.
+TEST_ENGINE(gpu_engine_penalises_a_prompt_that_came_in_pieces) {
+  auto model = load_on_device(tiny_for_device());
+  std::vector<Job> jobs = {device_job(26, 23, 8, 1), device_job(27, 3, 12)};
+  jobs[0].params.sampling.repetition_penalty = 3;
+  const std::vector<Job> truth = in_turn(model, jobs);
+  for (size_t count : {1, 2}) {
+    std::vector<Job> queued(jobs.begin(), jobs.begin() + long(count));
+    Driver driver = device_driver(model, device_options(), 4);
+    driver.set_chunk(5);
+    for (size_t i = 0; i < count; ++i) driver.start(int64_t(i), queued[i]);
+    CHECK(driver.run_ahead() > 4);
+    check_same_jobs(queued, std::vector<Job>(truth.begin(), truth.begin() + long(count)));
+  }
+}
+
 // The layers that were fed a token that was not taken are repeated, those that are recorded and those that are not.
 TEST_ENGINE(gpu_engine_feeds_the_token_that_was_drawn_again) {
   auto model = load_on_device(tiny_for_device());
