@@ -970,6 +970,17 @@ export const mutations = [
     tests: ['native/test'],
   },
   {
+    name: 'GPU engine: a piece of a prompt behind which nothing is drawn is no part of its history',
+    edits: [
+      {
+        file: 'native/src/engine/queue.cc',
+        search: '    remember(plan.rows, batch.tokens);\n    begin_draws(flight);\n',
+        replace: '    begin_draws(flight);\n',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
     name: 'GPU engine: pages are copied out while a queued step writes them',
     edits: [
       {

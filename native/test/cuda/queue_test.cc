@@ -171,6 +171,55 @@ TEST_ENGINE(gpu_engine_penalises_a_prompt_that_came_in_pieces) {
   }
 }
 
+// Any controls beside each other.
+Job random_mixture_job(const TinyModel& source, const std::shared_ptr<device::Model>& model, uint64_t seed) {
+  Random random(seed);
+  const auto now_and_then = [&] { return random.whole(0, 3) == 0; };
+  Job job = device_job(seed, random.whole(1, 60), random.whole(1, 9), now_and_then() ? 0 : 1);
+  ops::SamplingParams& p = job.params.sampling;
+  if (now_and_then()) p.repetition_penalty = 4;
+  if (now_and_then()) p.presence_penalty = 0.7;
+  if (now_and_then()) p.top_k = random.whole(1, 30);
+  if (now_and_then()) p.bias = {{int32_t(random.whole(1, 99)), 4.0f}};
+  if (now_and_then()) p.bad_words = {{job.prompt.back(), int32_t(random.whole(1, 99))}, {int32_t(random.whole(1, 99))}};
+  if (now_and_then()) job.params.stop_ids = {int32_t(random.whole(1, 99)), int32_t(random.whole(1, 99))};
+  if (now_and_then()) job.params.min_tokens = job.params.max_tokens;
+  if (now_and_then()) job.program = letters_program("([a-r]|[s-z]{30})*");
+  if (now_and_then()) {
+    job.adapter = model->place(model::Adapter(model->facts(), tiny_factors(source.spec, seed, random.whole(1, 9), all_modules())));
+  }
+  return job;
+}
+
+TEST_ENGINE(gpu_engine_same_bits_of_random_mixtures) {
+  const TinyModel source = tiny_for_device();
+  auto model = load_on_device(source);
+  for (uint64_t round = 0; round < 3; ++round) {
+    std::vector<Job> jobs, truth;
+    for (uint64_t i = 0; i < 8; ++i) jobs.push_back(random_mixture_job(source, model, 500 + 10 * round + i));
+    truth = jobs;
+    for (Job& job : truth) {
+      Driver alone = device_driver(model, device_options());
+      alone.start(0, job);
+      alone.run();
+    }
+    Driver driver = device_driver(model, device_options(), 5 + round);
+    driver.set_chunk(int64_t(4 + 3 * round));
+    size_t next = 0;
+    std::vector<size_t> running;
+    for (; next <= round; ++next) driver.start(int64_t(next), jobs[next]), running.push_back(next);
+    driver.run_ahead([&] {
+      for (size_t slot = 0; slot < running.size(); ++slot) {
+        if (!jobs[running[slot]].finished() || next == jobs.size()) continue;
+        driver.stop(int64_t(slot));
+        running[slot] = next++;
+        driver.start(int64_t(slot), jobs[running[slot]]);
+      }
+    });
+    check_same_jobs(jobs, truth);
+  }
+}
+
 // The layers that were fed a token that was not taken are repeated, those that are recorded and those that are not.
 TEST_ENGINE(gpu_engine_feeds_the_token_that_was_drawn_again) {
   auto model = load_on_device(tiny_for_device());
