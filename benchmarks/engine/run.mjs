@@ -192,7 +192,10 @@ function picture(results, options, facts) {
 
 async function main(options) {
   const chosen = cases.filter((one) => caseName(options.format, one).includes(options.only));
-  if (chosen.length === 0) throw new Error(`--only ${options.only} leaves no case.`);
+  if (chosen.length === 0) {
+    const names = cases.map((one) => caseName(options.format, one));
+    throw new Error(`--only ${options.only} leaves no case of: ${names.join(', ')}.`);
+  }
   const model = ensureRandomModel(options.shape);
   if (!options['no-peer']) ensurePeers();
   if (options.format !== 'bf16') model.gguf = ensureQuantisedGguf(model, options.shape, options.format);

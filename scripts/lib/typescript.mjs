@@ -1,5 +1,5 @@
 /** The compiled JavaScript: src/ -> dist/, by tsc. */
-import { existsSync, readFileSync, readdirSync, rmSync } from 'node:fs';
+import { chmodSync, existsSync, readFileSync, readdirSync, rmSync } from 'node:fs';
 import path from 'node:path';
 import { dist, fromRoot } from './paths.mjs';
 import { packageFile } from './packages.mjs';
@@ -38,5 +38,7 @@ export async function buildTypescript(run) {
   const hash = wantedHash();
   await run(...tscCommand('-p', fromRoot('tsconfig.json')));
   prune(dist, fromRoot('src'));
+  // The package's command: npx runs it as a file.
+  chmodSync(path.join(dist, 'cli', 'main.js'), 0o755);
   writeStamp(STAMP, hash);
 }

@@ -3,6 +3,7 @@
  * into a folder of its own; this is the only file that loads it.
  */
 import { existsSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
 
 export interface LlamaModel {
   /** False: the file could not be loaded. */
@@ -78,9 +79,13 @@ export interface LlamaLibrary {
 /** `complain` takes llama.cpp's own errors. */
 export type OpenLlama = (threads: number, complain: (line: string) => void) => Promise<LlamaLibrary>;
 
-export const INSTALL_COMMAND = 'npm run setup:llama-cpp';
+const ROOT = new URL('../../../', import.meta.url);
+const PACKAGE = new URL('llama-cpp/node_modules/node-llama-cpp/', ROOT);
 
-const PACKAGE = new URL('../../../llama-cpp/node_modules/node-llama-cpp/', import.meta.url);
+/** Where Tandem is a package of another project, npm would look for the script there. */
+export const INSTALL_COMMAND = ROOT.pathname.includes('/node_modules/')
+  ? `node ${fileURLToPath(new URL('scripts/setup-llama-cpp.mjs', ROOT))}`
+  : 'npm run setup:llama-cpp';
 
 interface Package {
   getLlama(options: object): Promise<{ _bindings: LlamaBinding; llamaCppRelease: { release: string } }>;
