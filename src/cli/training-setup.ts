@@ -17,7 +17,8 @@ import { ArtifactService } from '../control/training/artifacts/artifact-service.
 import { trainingDataOpener } from '../control/training/artifacts/training-data.ts';
 import { writeIdentityCheckpoint } from '../control/training/checkpoint-files.ts';
 import { TrainingInputs } from '../control/training/intake/inputs.ts';
-import { IntakePool, type SampleSource } from '../control/training/intake/intake-pool.ts';
+import { IntakePool } from '../control/training/intake/intake-pool.ts';
+import type { SampleSource } from '../control/training/intake/intake-thread.ts';
 import { JobLoop } from '../control/training/jobs/job-loop.ts';
 import { JobService } from '../control/training/jobs/job-service.ts';
 import {

@@ -21,15 +21,17 @@ export class Turns<Item> {
     return true;
   }
 
-  take(): Item | undefined {
-    const [next] = this.#queues;
-    if (!next) return undefined;
-    const [tenant, queue] = next;
-    const item = queue.shift();
-    this.#bound.add(tenant, -1);
-    this.#queues.delete(tenant);
-    if (queue.length > 0) this.#queues.set(tenant, queue);
-    return item;
+  /** `may`: whose turn it may be. */
+  take(may: (tenant: string) => boolean = () => true): Item | undefined {
+    for (const [tenant, queue] of this.#queues) {
+      if (!may(tenant)) continue;
+      const item = queue.shift();
+      this.#bound.add(tenant, -1);
+      this.#queues.delete(tenant);
+      if (queue.length > 0) this.#queues.set(tenant, queue);
+      return item;
+    }
+    return undefined;
   }
 
   /** Empties it. */

@@ -6,12 +6,10 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { serialize } from 'node:v8';
 import { gzipSync } from 'node:zlib';
-import { Worker } from 'node:worker_threads';
-import { describe, expect, test, vi } from 'vitest';
-import type { ChatEncoder, OpenChat } from '../../../src/control/sessions/open-chat.ts';
+import { describe, expect, test } from 'vitest';
+import type { OpenChat } from '../../../src/control/sessions/open-chat.ts';
 import { ChatCheck } from '../../../src/control/training/intake/chat-check.ts';
 import { readContent } from '../../../src/control/training/intake/content.ts';
-import { IntakePool } from '../../../src/control/training/intake/intake-pool.ts';
 import { JsonSplitter, type SplitterLimits } from '../../../src/control/training/intake/json-splitter.ts';
 import { readRows } from '../../../src/control/training/intake/read-rows.ts';
 import { readTrajectories } from '../../../src/control/training/intake/read-trajectories.ts';
@@ -197,33 +195,6 @@ describe('lines of training data', () => {
       rmSync(folder, { recursive: true });
     }
   });
-});
-
-test('a thread that a fault ends is not told as a body that is too large', async () => {
-  const chat = { chatTemplate: null, maxModelLen: 1 } as ChatEncoder;
-  const pool = new IntakePool(ROW_LIMITS, () => null, chat);
-  const post = vi.spyOn(Worker.prototype, 'postMessage').mockImplementationOnce(function (this: Worker) {
-    this.emit('error', new Error('a fault'));
-    void this.terminate();
-  });
-  try {
-    await expect(pool.run({ kind: 'rows', source: '', target: '' }, 'e')).rejects.toThrow(/^a fault$/);
-  } finally {
-    post.mockRestore();
-    await pool.close();
-  }
-});
-
-test('tasks whose thread cannot be started fail, each of them, and hold up none', async () => {
-  // What no thread can be given: `new Worker` throws, as it does where there is no memory for one.
-  const chat = { chatTemplate: () => '', maxModelLen: 1 } as unknown as ChatEncoder;
-  const pool = new IntakePool(ROW_LIMITS, () => null, chat);
-  try {
-    const task = { kind: 'rows', source: '', target: '' } as const;
-    for (let i = 0; i < 2; i++) await expect(pool.run(task, 'e')).rejects.toThrow(/could not be cloned/);
-  } finally {
-    await pool.close();
-  }
 });
 
 test('what is told of logged trajectories does not grow with them', async () => {

@@ -11,7 +11,7 @@ import type { OpenChat } from '../../sessions/open-chat.ts';
 /** Why a chat cannot be rendered; null: it can. */
 export type FindRefusal = (chat: OpenChat) => Promise<string | null>;
 
-/** Rendered of one body: the thread reads for one body at a time, and others wait. */
+/** Rendered of one body: others of its size may wait. */
 const MAX_SHAPES = 256;
 /** The same as time: a chat of very many messages takes seconds. */
 const MAX_MS = 10_000;

@@ -1,4 +1,4 @@
-/** How the intake thread stores what it has checked, and how that is read again: lines of JSON, compressed. */
+/** How the intake threads store what they have checked, and how that is read again: lines of JSON, compressed. */
 import { createReadStream } from 'node:fs';
 import { promisify } from 'node:util';
 import { createGunzip, gzip } from 'node:zlib';

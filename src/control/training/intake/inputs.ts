@@ -19,11 +19,12 @@ export interface Received<Read> {
 /** As it came, in a draft. */
 interface Body {
   draft: BlobDraft;
+  bytes: number;
   sha256: string;
 }
 
 /** Reads the body `from`, and writes what is kept of it. */
-type Read<Result> = (from: string, target: string) => Promise<Result>;
+type Read<Result> = (from: string, target: string, bytes: number) => Promise<Result>;
 
 export class TrainingInputs {
   readonly #blobs: BlobStore;
@@ -65,25 +66,26 @@ export class TrainingInputs {
   receiveRows(entity: string, source: AsyncIterable<Uint8Array>): Promise<Received<RowsRead>> {
     return this.#receiving.run(entity, async () => {
       const body = await this.#receive('inputs', source);
-      return this.#read(body, (from, target) => this.#pool.run({ kind: 'rows', source: from, target }, entity));
+      return this.#read(body, (from, target, bytes) =>
+        this.#pool.run({ kind: 'rows', source: from, target }, entity, bytes),
+      );
     });
   }
 
   #readTrajectories(use: 'train' | 'log', entity: string): Read<TrajectoriesRead> {
-    return (from, target) => this.#pool.run({ kind: 'trajectories', use, source: from, target }, entity);
+    return (from, target, bytes) => this.#pool.run({ kind: 'trajectories', use, source: from, target }, entity, bytes);
   }
 
   async #receive(area: BlobArea, source: AsyncIterable<Uint8Array>): Promise<Body> {
     const draft = await this.#blobs.draft(area);
     return discarding(draft, async () => {
-      const { sha256 } = await draft.write(BODY_FILE, source, this.#maxBytes);
-      return { draft, sha256 };
+      return { draft, ...(await draft.write(BODY_FILE, source, this.#maxBytes)) };
     });
   }
 
-  async #read<Result>({ draft }: Body, read: Read<Result>): Promise<Received<Result>> {
+  async #read<Result>({ draft, bytes }: Body, read: Read<Result>): Promise<Received<Result>> {
     return discarding(draft, async () => {
-      const result = await read(join(draft.directory, BODY_FILE), join(draft.directory, CONTENT_FILE));
+      const result = await read(join(draft.directory, BODY_FILE), join(draft.directory, CONTENT_FILE), bytes);
       await rm(join(draft.directory, BODY_FILE));
       return { draft, read: result };
     });

@@ -1,4 +1,4 @@
-/** Training data of an SFT job, one conversation per line: checked line by line and compressed. Runs on the intake thread. */
+/** Training data of an SFT job, one conversation per line: checked line by line and compressed. Runs on an intake thread. */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { open, type FileHandle } from 'node:fs/promises';

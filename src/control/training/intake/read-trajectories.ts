@@ -1,4 +1,4 @@
-/** One body of trajectory groups, from the file it was received into to a compressed file of groups. Runs on the intake thread. */
+/** One body of trajectory groups, from the file it was received into to a compressed file of groups. Runs on an intake thread. */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { open, type FileHandle } from 'node:fs/promises';
