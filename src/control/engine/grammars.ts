@@ -4,8 +4,8 @@ import type { GrammarSpec, NativeGrammarAddon, NativeProgram, NativeVocabulary }
 import { ProgramCache } from './program-cache.ts';
 import type { GrammarFailure, GrammarVocabulary } from './protocol.ts';
 
-/** One tenant's slow grammars leave the compiler's other threads to the others. */
-const MAX_RUNNING_PER_TENANT = 2;
+/** The compiler has two threads: one tenant's slow grammars leave one of them to the others. */
+const MAX_RUNNING_PER_TENANT = 1;
 const MAX_WAITING_PER_TENANT = 1024;
 
 export type Compiled = { program: NativeProgram } | { failure: GrammarFailure };
