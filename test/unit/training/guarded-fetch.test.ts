@@ -1,6 +1,6 @@
 /** URLs that clients name: private addresses in every spelling, rebinding, redirects, sizes, slowness. */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { AddressInfo, Socket } from 'node:net';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import {
@@ -205,6 +205,8 @@ describe('bodies', () => {
   test('compressed', async () => {
     answer = (_req, res) => res.writeHead(200, { 'content-encoding': 'gzip' }).end(gzipSync('x'.repeat(100_000)));
     expect(await refusal(`http://data.test:${port}/`)).toMatch(/compressed/);
+    answer = (_req, res) => res.writeHead(200, { 'content-encoding': 'Identity' }).end('data');
+    expect(await read(`http://data.test:${port}/`)).toBe('data');
   });
   test('another status', async () => {
     answer = (_req, res) => res.writeHead(404).end('secret of the host');
@@ -215,6 +217,30 @@ describe('bodies', () => {
     expect(await refusal(`http://data.test:${port}/`, { idleTimeoutMs: 100 })).toMatch(/in time|cannot be read/);
     answer = (_req, res) => res.write('x');
     expect(await refusal(`http://data.test:${port}/`, { idleTimeoutMs: 100 })).toMatch(/in time|cannot be read/);
+  });
+  test('without a length: whole where the host ends it, not where it breaks off, rests or takes too long', async () => {
+    const send = (then: (socket: Socket) => void) => {
+      answer = ({ socket }) => {
+        socket.write('HTTP/1.1 200 OK\r\n\r\ndata');
+        then(socket);
+      };
+    };
+    const url = `http://data.test:${port}/`;
+    send((socket) => socket.end());
+    expect(await read(url)).toBe('data');
+    send((socket) => setTimeout(() => socket.resetAndDestroy(), 20));
+    expect(await refusal(url)).toBe('The host cannot be read.');
+    send(() => undefined);
+    expect(await refusal(url, { idleTimeoutMs: 100 })).toBe('The host does not answer in time.');
+    send((socket) => {
+      const timer = setInterval(() => socket.write('x'), 20);
+      socket.on('close', () => clearInterval(timer));
+    });
+    expect(await refusal(url, { totalTimeoutMs: 400 })).toBe('Reading the URL took too long.');
+  });
+  test('of another protocol', async () => {
+    answer = ({ socket }) => socket.write('HTTP/1.1 101 Next\r\nconnection: upgrade\r\nupgrade: next\r\n\r\ndata');
+    expect(await refusal(`http://data.test:${port}/`)).toBe('The host cannot be read.');
   });
   test('one that trickles for too long', async () => {
     answer = (_req, res) => {

@@ -117,9 +117,19 @@ function connect(url: URL, addresses: string[], limits: FetchLimits, deadline: A
     timeout: limits.idleTimeoutMs,
   };
   return new Promise((resolve, reject) => {
-    const request = (url.protocol === 'https:' ? httpsRequest : httpRequest)(url, options, resolve);
+    let response: IncomingMessage | undefined;
+    const request = (url.protocol === 'https:' ? httpsRequest : httpRequest)(url, options, (begun) => {
+      response = begun;
+      resolve(begun);
+    });
     request.on('timeout', () => request.destroy(new FetchRefusedError('The host does not answer in time.')));
-    request.on('error', (error) => reject(explain(error, deadline)));
+    request.on('error', (error) => {
+      // To Node a body without a length is whole whatever ended its connection.
+      response?.destroy(error);
+      reject(explain(error, deadline));
+    });
+    // An answer that asks for another protocol (101) ends the request without an error.
+    request.on('close', () => reject(new FetchRefusedError('The host cannot be read.')));
     request.end();
   });
 }
@@ -142,8 +152,8 @@ async function* read(
 ): AsyncGenerator<Uint8Array> {
   try {
     if (response.statusCode !== 200) throw new FetchRefusedError(`The host answered ${response.statusCode}.`);
-    const encoding = response.headers['content-encoding'] ?? 'identity';
-    if (encoding !== 'identity') throw new FetchRefusedError('The host sends compressed data.');
+    const encoding = response.headers['content-encoding']?.trim().toLowerCase() ?? '';
+    if (encoding !== '' && encoding !== 'identity') throw new FetchRefusedError('The host sends compressed data.');
     if (Number(response.headers['content-length'] ?? 0) > limits.maxBytes) throw tooLarge(limits);
     let bytes = 0;
     for await (const chunk of response) {
