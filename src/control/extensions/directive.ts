@@ -40,8 +40,13 @@ export function refusePromise(answer: unknown): void {
   throw new Error('it answered with a promise; extensions are synchronous.');
 }
 
+/** Of a key of an object. To Number() nothing and blanks are 0. */
+function idOf(key: string): number | string {
+  return /^\d+$/.test(key) ? Number(key) : key;
+}
+
 function addBias(sums: Map<number, number>, bias: NonNullable<StepDirective['bias']>, vocabSize: number): void {
-  const entries = bias instanceof Map ? [...bias] : Object.entries(bias).map(([id, value]) => [Number(id), value]);
+  const entries = bias instanceof Map ? [...bias] : Object.entries(bias).map(([id, value]) => [idOf(id), value]);
   for (const [id, value] of entries as [number, number][]) {
     checkId(id, vocabSize, 'bias');
     if (typeof value !== 'number' || Number.isNaN(value)) throw new Error(`its bias of token ${id} is no number.`);

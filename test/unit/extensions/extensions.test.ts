@@ -140,6 +140,7 @@ describe('advice', () => {
     ['throws', "The extension 'throws' failed: as it was asked to"],
     ['promises', 'synchronous'],
     ['nonsense', 'names -5, which is no token id below 1000'],
+    ['unnamed', 'its bias names , which is no token id below 1000'],
     ['nothing', 'it allows no token'],
     ['misspelt', "unknown field 'alowed'"],
     ['hangs', 'took longer than 500 ms'],
