@@ -1,4 +1,4 @@
-/** The addon in worker threads that end, are terminated while stepping or loading, or simply leave. Prints what they sampled. */
+/** The addon in worker threads that end, are terminated while stepping, loading or compiling, or simply leave. Prints what they sampled. */
 import { Worker } from 'node:worker_threads';
 import { createEngine, firstPlan, loadAddon, loadModel, readInput } from '../fixtures/native-model.mjs';
 
@@ -13,7 +13,7 @@ async function run(manner, delayMs) {
   const worker = new Worker(new URL('native-worker.mjs', import.meta.url), { workerData: { description, manner } });
   const ended = new Promise((resolve) => worker.once('exit', resolve));
   sampled.push(await new Promise((resolve, reject) => worker.once('message', resolve).once('error', reject)));
-  if (manner === 'step' || manner === 'load') {
+  if (manner === 'step' || manner === 'load' || manner === 'compile') {
     await new Promise((resolve) => setTimeout(resolve, delayMs));
     await worker.terminate();
   }
@@ -23,6 +23,8 @@ async function run(manner, delayMs) {
 for (let round = 0; round < 4; round++) {
   await Promise.all([run('finish', 0), run('step', round * 3), run('load', round * 3), run('leave', 0)]);
 }
+// A pool's thread that comes back to an environment which has just gone.
+for (let round = 0; round < 24; round++) await run('compile', (round % 8) * 4);
 sampled.push((await engine.step(firstPlan(1, 1, [1, 2, 3]))).tokens[0]);
 engine.close();
 model.close();

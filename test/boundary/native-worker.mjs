@@ -15,6 +15,12 @@ if (workerData.manner === 'finish') {
     engine.step(firstPlan(1, page, [1, 2, 3])).catch(() => {});
     await engine.step(nextPlan(0, tokens.length)).catch(() => {});
   }
+} else if (workerData.manner === 'compile') {
+  const source = { kind: 'regex', text: '(a|b|cd){1,40}[0-9]+x*' };
+  const spaces = { anySpace: true, space: '', onlyDeclared: false };
+  const options = { mode: 'generate', assertFormats: false, draft7: false, ...spaces, seconds: 10 };
+  for (;;)
+    await Promise.all([addon.compileGrammar(source, options).result, addon.compileGrammar(source, options).result]);
 } else if (workerData.manner === 'load') {
   for (;;) await Promise.all([loadModel(addon, workerData.description), loadModel(addon, workerData.description)]);
 }

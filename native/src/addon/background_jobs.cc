@@ -42,15 +42,7 @@ class BackgroundPool {
       jobs_.pop_front();
       lock.unlock();
       job->run();
-      Napi::ThreadSafeFunction back = job->back_;
-      BackgroundJob* settled = job.release();
-      auto settle = [](Napi::Env env, Napi::Function, BackgroundJob* done) {
-        std::unique_ptr<BackgroundJob> owned(done);
-        if (env != nullptr) owned->settle(env);
-      };
-      // After a refusal the environment is closing, and the function with it.
-      if (back.BlockingCall(settled, settle) != napi_ok) delete settled;
-      else back.Release();
+      BackgroundJob::give_back(std::move(job));
     }
   }
 
@@ -71,8 +63,38 @@ BackgroundPool& load_pool() {
   return *pool;
 }
 
-BackgroundJob::BackgroundJob(Napi::Env env) : deferred_(Napi::Promise::Deferred::New(env)) {
-  back_ = Napi::ThreadSafeFunction::New(env, Napi::Function(), "tandem.background", 0, 1);
+BackgroundJob::BackgroundJob(Napi::Env env) : deferred_(Napi::Promise::Deferred::New(env)), way_(std::make_shared<Way>()) {
+  auto* kept = new std::shared_ptr<Way>(way_);
+  auto gone = [](napi_env, void* data, void*) {
+    std::unique_ptr<std::shared_ptr<Way>> way(static_cast<std::shared_ptr<Way>*>(data));
+    std::lock_guard<std::mutex> lock((*way)->mutex);
+    (*way)->function = nullptr;
+  };
+  auto settle = [](napi_env env, napi_value, void*, void* data) {
+    std::unique_ptr<BackgroundJob> job(static_cast<BackgroundJob*>(data));
+    if (env != nullptr) job->settle(env);
+  };
+  const napi_status status = napi_create_threadsafe_function(env, nullptr, nullptr, Napi::String::New(env, "tandem.background"), 0, 1, kept,
+                                                             gone, nullptr, settle, &way_->function);
+  if (status == napi_ok) return;
+  delete kept;
+  throw Error(ErrorKind::kState, "could not make a way to the JavaScript thread");
+}
+
+BackgroundJob::~BackgroundJob() {
+  std::lock_guard<std::mutex> lock(way_->mutex);
+  if (way_->function) napi_release_threadsafe_function(way_->function, napi_tsfn_release);
+}
+
+void BackgroundJob::give_back(std::unique_ptr<BackgroundJob> job) {
+  const std::shared_ptr<Way> way = job->way_;  // once it is handed over the job may be gone at any time
+  std::lock_guard<std::mutex> lock(way->mutex);
+  if (!way->function) return;
+  BackgroundJob* settled = job.release();
+  if (napi_call_threadsafe_function(way->function, settled, napi_tsfn_nonblocking) == napi_ok) return;
+  // The environment is closing: the refusal has taken this thread's share of the function.
+  way->function = nullptr;
+  job.reset(settled);
 }
 
 Napi::Promise BackgroundJob::start(BackgroundPool& pool, std::unique_ptr<BackgroundJob> job) {
