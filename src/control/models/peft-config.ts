@@ -86,7 +86,8 @@ export async function readPeftConfig(directory: string, maxRank: number): Promis
   const fields = new Fields(ADAPTER_CONFIG_FILE, json);
   checkOptions(fields);
   return {
-    baseModel: fields.string('base_model_name_or_path') ?? null,
+    // Empty where PEFT adapted a model that came from nowhere, as one made from its config.
+    baseModel: fields.string('base_model_name_or_path') || null,
     rank: fields.integer('r', { max: maxRank }),
     alpha: fields.number('lora_alpha', { min: 0, max: MAX_ALPHA, fallback: 8 }),
     rslora: fields.boolean('use_rslora', false),

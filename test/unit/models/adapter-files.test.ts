@@ -241,6 +241,8 @@ test('the registry: base models must fit, names are unique, removal unloads what
   await expect(registry.add({ name: 'c', path: foreign })).rejects.toThrow(
     'base_model_name_or_path is "somebody/Other"',
   );
+  await registry.add({ name: 'd', path: adapter({ config: { base_model_name_or_path: '' } }) });
+  await registry.remove('d');
   await expect(registry.add({ name: 'a', path: fitting })).rejects.toThrow('already been loaded');
   for (const name of ['', 'x'.repeat(257), 'line\nbreak', 'served', 'wandb-artifact:x', 'WANDB-Artifact:///e/p/x']) {
     await expect(registry.add({ name, path: fitting })).rejects.toThrow(/name/i);
