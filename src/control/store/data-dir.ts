@@ -1,11 +1,14 @@
 /** The data directory itself: made with its parents, for its owner alone. */
-import { chmodSync, closeSync, mkdirSync, openSync, realpathSync, statSync } from 'node:fs';
+import { chmodSync, closeSync, constants, mkdirSync, openSync, realpathSync, statSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 
 /** Of the longest name in it that SQLite opens, `/server.lock`: SQLite's paths end at 504 bytes, links resolved or not. */
 const MAX_PATH_BYTES = 504 - 12;
 /** Of one folder's name, on all common file systems. */
 const MAX_NAME_BYTES = 255;
+
+/** At the end. A pipe of that name is refused: to open one waits for a reader, and no signal would be heard meanwhile. */
+const APPEND = constants.O_WRONLY | constants.O_APPEND | constants.O_CREAT | constants.O_NONBLOCK;
 
 /** Nothing where it is there. Throws a sentence that names it, before anything is made where its path is too long. */
 export function makeDataDir(dataDir: string): void {
@@ -21,7 +24,7 @@ export function makeDataDir(dataDir: string): void {
 /** A file in it, with the narrow mode from its first moment on. Throws a sentence that names it, and whose it is where that is the reason. */
 export function makeOwnFile(path: string): void {
   try {
-    closeSync(openSync(path, 'a', 0o600));
+    closeSync(openSync(path, APPEND, 0o600));
     chmodSync(path, 0o600);
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;

@@ -196,7 +196,7 @@ function asNobody(call: string): string {
     if (process.getuid() === 0) process.setuid(65534);
     await ${call}(process.argv[1]);`;
   const args = ['--input-type=module', '-e', code, directory];
-  const { stderr, status } = spawnSync(process.execPath, args, { encoding: 'utf8' });
+  const { stderr, status } = spawnSync(process.execPath, args, { encoding: 'utf8', timeout: 120_000 });
   expect(status).toBe(1);
   return stderr;
 }
@@ -208,6 +208,14 @@ test('a lock file that may only be read is no lock', () => {
   expect(asNobody('DataDirLock.acquire')).toContain(
     `${path} in the data directory cannot be opened for writing: EACCES`,
   );
+});
+
+test.each(['server.lock', 'tandem.db'])('a pipe in place of %s is refused, not waited for', (name) => {
+  const path = join(directory, name);
+  expect(spawnSync('mkfifo', ['-m', '666', path]).status).toBe(0);
+  chmodSync(directory, 0o777);
+  const open = name === 'tandem.db' ? '((path) => Database.open(path))' : 'DataDirLock.acquire';
+  expect(asNobody(open)).toContain(`${path} in the data directory cannot be opened for writing: ENXIO`);
 });
 
 test.runIf(process.getuid?.() === 0)('files of another user are told with whose they are', async () => {
