@@ -16,9 +16,12 @@ const LOCK_RETRY_MS = 100;
 export class Database {
   readonly db: Kysely<Tables>;
   readonly #client: SqliteClient;
+  readonly #path: string;
 
-  private constructor(client: SqliteClient) {
+  private constructor(path: string) {
+    const client = new SqliteClient({ path, busyTimeoutMs: BUSY_TIMEOUT_MS });
     this.#client = client;
+    this.#path = path;
     this.db = new Kysely<Tables>({ dialect: sqliteThreadDialect(client) });
   }
 
@@ -53,7 +56,7 @@ export class Database {
     makeDataDir(dataDir);
     const path = join(dataDir, FILE);
     makeOwnFile(path);
-    const database = new Database(new SqliteClient({ path, busyTimeoutMs: BUSY_TIMEOUT_MS }));
+    const database = new Database(path);
     try {
       await migrate(database);
     } catch (error) {
@@ -114,6 +117,6 @@ export class Database {
         `A newer version has used the data directory (${later}): start that one, or give --data-dir another folder.`,
       );
     }
-    throw new Error(`The database in the data directory could not be brought up to date: ${reason}`);
+    throw new Error(`The database ${this.#path} could not be opened or brought up to date: ${reason}`);
   }
 }

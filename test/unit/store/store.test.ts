@@ -178,6 +178,14 @@ test('a lock file that cannot be opened, or is something else, is named', () => 
   expect(() => DataDirLock.acquire(directory)).toThrow(`${path} in the data directory cannot be locked: `);
 });
 
+test('a database that is none is named', async () => {
+  const path = join(directory, 'tandem.db');
+  writeFileSync(path, 'no database '.repeat(1000));
+  await expect(Database.open(directory)).rejects.toThrow(
+    `The database ${path} could not be opened or brought up to date: file is not a database`,
+  );
+});
+
 /** What goes wrong for another user; only root can become one. */
 function asNobody(call: string): string {
   const module = (name: string) => pathToFileURL(resolve(`dist/${name}.js`)).href;
