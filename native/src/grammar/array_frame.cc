@@ -1,8 +1,8 @@
-// Arrays: items by position, then alike; counts of items; at most one counted kind of item (contains).
+// Arrays: items by position, then alike; counts of items; at most one counted kind of item (contains), or no item twice.
 #include <algorithm>
 #include <mutex>
 
-#include "grammar/values.h"
+#include "grammar/unique_items.h"
 
 namespace tandem::grammar {
 namespace {
@@ -20,19 +20,31 @@ class ArrayFrame final : public NestedFrame {
     settled_ = true;
   }
 
+  void make_unique(std::shared_ptr<const UniqueItems> items, Mode mode) {
+    items_ = std::move(items);
+    int64_t most = items_->values();
+    if (most > UniqueItems::kMostRemembered) {
+      if (mode == Mode::kAccept) return;
+      most = UniqueItems::kMostRemembered;
+      require(rule_.least <= most, ErrorKind::kRange, "uniqueItems: beside it minItems is at most 4096");
+    }
+    rule_.most = rule_.most == kUnbounded ? most : std::min(rule_.most, most);
+  }
+
   // a = phase + 4 * items begun, b = counted items.
-  void resume(const NodeRef& node, int32_t label, const Text&, Sink& sink) const override {
+  void resume(const NodeRef& node, int32_t label, const Text& text, Sink& sink) const override {
     int64_t begun = int64_t(node->a >> 2), counted = int64_t(node->b);
     switch (ArrayPhase(node->a & 3)) {
       case kOpened:
-        if (finished(0, 0)) sink.add(*table_.punctuation->array_next[2], at(node, kNext, 0, 0));
+        if (finished(0, 0)) sink.add(*table_.punctuation->array_next[2], at(node, kNext, 0, 0, {}));
         if (more(0, 0)) begin_item(node, 0, 0, sink);
         return;
       case kBegin: return items(node, begun, counted, sink);
       case kItem: {
         int allowed = (more(begun, counted) ? 1 : 0) | (finished(begun, counted) ? 2 : 0);
-        if (allowed) sink.add(*table_.punctuation->array_next[allowed], at(node, kNext, begun, counted));
-        return;
+        if (!allowed) return;
+        UsedRef used = items_ ? UsedValues::with(node->used, items_->value_of(text)) : nullptr;
+        return sink.add(*table_.punctuation->array_next[allowed], at(node, kNext, begun, counted, std::move(used)));
       }
       case kNext:
         if (label != kComma) return sink.pop(*node);
@@ -49,11 +61,26 @@ class ArrayFrame final : public NestedFrame {
       default: return label == kComma ? one_more(begun, counted) : 0;
     }
   }
+  int64_t rest(const Thread& thread, int64_t most) const override {
+    const Node& node = *thread.parent;
+    if (!items_ || !in_item(node)) return Frame::rest(thread, most);
+    return std::min(most, capped(items_->distance(thread, node.used.get()), finish(int64_t(node.a >> 2), 0)));
+  }
+
+  Reading reading(const Thread& thread) const override {
+    return items_ && in_item(*thread.parent) ? items_->reading(*thread.lexer) : Reading::kNothing;
+  }
+  bool admits(const Thread& thread) const override { return !remembers(*thread.parent) || items_->admits(thread, *thread.parent->used); }
+  bool ends(const Thread& thread) const override { return !remembers(*thread.parent) || items_->ends(thread, *thread.parent->used); }
+  bool remembers(const Node& node) const override { return node.used && in_item(node); }
+  bool begins_refused(const Thread& thread) const override { return items_->begins_refused(thread, *thread.parent->used); }
+  bool recalls(const Node& node) const override { return items_ && !items_->endless() && in_item(node); }
 
  private:
-  NodeRef at(const NodeRef& node, ArrayPhase phase, int64_t begun, int64_t counted) const {
-    return make_node(this, node->parent, phase + 4 * uint64_t(saturated(begun)), uint64_t(saturated_count(counted)));
+  NodeRef at(const NodeRef& node, ArrayPhase phase, int64_t begun, int64_t counted, UsedRef used) const {
+    return make_node(this, node->parent, phase + 4 * uint64_t(saturated(begun)), uint64_t(saturated_count(counted)), {}, std::move(used));
   }
+  static bool in_item(const Node& node) { return (node.a & 3) == kItem; }
   // Positions beyond which nothing changes are one.
   int64_t saturated(int64_t begun) const {
     int64_t last =
@@ -65,14 +92,15 @@ class ArrayFrame final : public NestedFrame {
   }
 
   void begin_item(const NodeRef& node, int64_t begun, int64_t counted, Sink& sink) const {
-    NodeRef next = at(node, kBegin, begun, counted);
+    NodeRef next = at(node, kBegin, begun, counted, node->used);
     if (table_.punctuation->space) sink.add(*table_.punctuation->space, next);
     else items(next, begun, counted, sink);
   }
   void items(const NodeRef& node, int64_t begun, int64_t counted, Sink& sink) const {
-    if (!rule_.counts) return table_.begin(item(begun), at(node, kItem, begun + 1, counted), sink);
-    if (possible(begun + 1, counted + 1)) table_.begin(yes(begun), at(node, kItem, begun + 1, counted + 1), sink);
-    if (possible(begun + 1, counted)) table_.begin(no(begun), at(node, kItem, begun + 1, counted), sink);
+    if (items_) return items_->begin(at(node, kItem, begun + 1, counted, node->used), sink);
+    if (!rule_.counts) return table_.begin(item(begun), at(node, kItem, begun + 1, counted, {}), sink);
+    if (possible(begun + 1, counted + 1)) table_.begin(yes(begun), at(node, kItem, begun + 1, counted + 1, {}), sink);
+    if (possible(begun + 1, counted)) table_.begin(no(begun), at(node, kItem, begun + 1, counted, {}), sink);
   }
 
   ValueId item(int64_t i) const { return i < int64_t(rule_.prefix.size()) ? rule_.prefix[size_t(i)] : rule_.rest; }
@@ -89,6 +117,7 @@ class ArrayFrame final : public NestedFrame {
   // Bytes of the next item and of all that follows, without the comma before it.
   int64_t one_more(int64_t begun, int64_t counted) const {
     if (rule_.most != kUnbounded && begun >= rule_.most) return kNever;
+    if (items_) return capped(items_->cost(begun, 1), finish(begun + 1, counted));
     if (!rule_.counts) return capped(cost(begun), finish(begun + 1, counted));
     return std::min(capped(table_.at(yes(begun)).cost, finish(begun + 1, counted + 1)),
                     capped(table_.at(no(begun)).cost, finish(begun + 1, counted)));
@@ -134,6 +163,7 @@ class ArrayFrame final : public NestedFrame {
   }
   int64_t finish_plain(int64_t begun) const {
     if (rule_.most != kUnbounded && rule_.least > rule_.most) return kNever;
+    if (items_) return capped(1 + rule_.least - begun - (begun == 0 ? 1 : 0), items_->cost(begun, rule_.least - begun));
     int64_t total = 1, positions = std::min(rule_.least, int64_t(rule_.prefix.size()));
     for (int64_t i = begun; i < positions; ++i) total = capped(total, cost(i) + (i > 0 ? 1 : 0));
     int64_t alike = rule_.least - std::max(begun, positions);
@@ -147,6 +177,7 @@ class ArrayFrame final : public NestedFrame {
 
   const ValueTable& table_;
   ArrayRule rule_;
+  std::shared_ptr<const UniqueItems> items_;  // where no item may come twice
   bool settled_ = false;
   int64_t shortest_ = kNever;
   mutable std::once_flag table_made_;
@@ -154,6 +185,10 @@ class ArrayFrame final : public NestedFrame {
 };
 
 }  // namespace
+
+void make_unique(Frame& array, std::shared_ptr<const UniqueItems> items, Mode mode) {
+  static_cast<ArrayFrame&>(array).make_unique(std::move(items), mode);
+}
 
 std::unique_ptr<Frame> make_array(const ValueTable& table, ArrayRule rule) { return std::make_unique<ArrayFrame>(table, std::move(rule)); }
 

@@ -149,6 +149,19 @@ int Natural::compare(const Natural& other) const {
   return 0;
 }
 
+uint64_t Natural::minus(const Natural& smaller) const {
+  uint64_t out = 0, scale = 1;
+  int64_t borrow = 0;
+  for (size_t i = 0; i < limbs_.size(); ++i) {
+    int64_t left = int64_t(limbs_[i]) - (i < smaller.limbs_.size() ? int64_t(smaller.limbs_[i]) : 0) - borrow;
+    borrow = left < 0 ? 1 : 0;
+    left += borrow * int64_t(kBase);
+    if (i >= 2 && left > 0) out = kMost;
+    if (i < 2) out += uint64_t(left) * scale, scale *= kBase;
+  }
+  return std::min(out, kMost);
+}
+
 Natural quotient(const Decimal& value, const Step& step, bool& exact) {
   int64_t shift = value.exponent - step.exponent;
   std::string digits = value.digits;

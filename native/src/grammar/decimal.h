@@ -49,6 +49,9 @@ class Natural {
   void subtract_one();  // at least one
   bool zero() const { return limbs_.empty(); }
   int compare(const Natural& other) const;
+  // The difference to one that is no larger; kMost where it is more.
+  uint64_t minus(const Natural& smaller) const;
+  static constexpr uint64_t kMost = uint64_t(1) << 59;
   uint64_t modulo(uint64_t divisor) const;
 
  private:

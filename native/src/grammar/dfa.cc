@@ -411,13 +411,13 @@ bool is_ascii(const Dfa& dfa) {
   return true;
 }
 
-bool list_words(const Dfa& dfa, int32_t state, const std::string& text, std::vector<std::string>& out) {
+bool list_words(const Dfa& dfa, int32_t state, const std::string& text, std::vector<std::string>& out, size_t most) {
   if (dfa.label[size_t(state)] != kNone) out.push_back(text);
   for (int byte = 0; byte < 256; ++byte) {
     int32_t next = dfa.next(state, uint8_t(byte));
-    if (next != kNone && (out.size() > 64 || !list_words(dfa, next, text + char(byte), out))) return false;
+    if (next != kNone && (out.size() > most || !list_words(dfa, next, text + char(byte), out, most))) return false;
   }
-  return out.size() <= 64;
+  return out.size() <= most;
 }
 
 }  // namespace tandem::grammar

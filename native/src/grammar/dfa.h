@@ -95,8 +95,8 @@ ByteLoops loops_of(const Dfa& dfa, int32_t state);
 bool is_infinite(const Dfa& dfa);
 // No text of the language has another character than ASCII's.
 bool is_ascii(const Dfa& dfa);
-// Appends the words of a finite language, from `state` on and behind `text`; false where there are more than 64 in all.
-bool list_words(const Dfa& dfa, int32_t state, const std::string& text, std::vector<std::string>& out);
+// Appends the words of a finite language, from `state` on and behind `text`; false where there are more than `most` in all.
+bool list_words(const Dfa& dfa, int32_t state, const std::string& text, std::vector<std::string>& out, size_t most = 64);
 // Fewest bytes from each state to an accepting one.
 std::vector<int32_t> distances(const Dfa& dfa);
 

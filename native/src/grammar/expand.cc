@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "grammar/regex.h"
+#include "grammar/unique_arrays.h"
 
 namespace tandem::grammar {
 namespace {
@@ -32,7 +33,7 @@ class Expander {
     ValueId root = value({{schema_.root, false}});
     for (size_t i = 0; i < pending_.size(); ++i) build(ValueId(i));
     table_.find_costs(budget_);
-    check_unique();
+    keep_unique(uniques_, root, mode_, budget_, table_);
     table_.settle_frames();
     return root;
   }
@@ -303,7 +304,8 @@ class Expander {
     } else {
       count_items(rule, out);
     }
-    if (rule.unique) uniques_.push_back({rule.most, rule.prefix.size(), out.rest});
+    if (rule.unique)
+      uniques_.push_back({id, at(id).nested.size(), rule.prefix.size(), !rule.counted.empty(), rule.least, rule.most, out.rest});
     at(id).nested.push_back(make_array(table_, std::move(out)));
   }
   void count_items(ArrayConstraint& rule, ArrayRule& out) {
@@ -469,25 +471,13 @@ class Expander {
     out.keys = std::make_shared<StringLexer>(keys, mode_);
   }
 
-  void check_unique() {
-    for (const Unique& unique : uniques_) {
-      bool short_enough = (unique.most != kUnbounded && unique.most <= 1) || (unique.prefix <= 1 && !table_.possible(unique.rest));
-      if (!short_enough) throw Refused("uniqueItems", "earlier items would have to be remembered whole");
-    }
-  }
-
-  struct Unique {
-    int64_t most;
-    size_t prefix;
-    ValueId rest;
-  };
   const SchemaFormulas& schema_;
   Mode mode_;
   Budget& budget_;
   ValueTable& table_;
   std::map<Literals, ValueId> ids_;
   std::vector<const Literals*> pending_;
-  std::vector<Unique> uniques_;
+  std::vector<UniqueArray> uniques_;
   size_t steps_ = 0;
 };
 

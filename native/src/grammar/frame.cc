@@ -26,16 +26,18 @@ void Text::add(std::string_view bytes, Reading reading) {
   }
 }
 
-NodeRef make_node(const Frame* frame, NodeRef parent, uint64_t a, uint64_t b, std::vector<uint64_t> extra) {
+NodeRef make_node(const Frame* frame, NodeRef parent, uint64_t a, uint64_t b, std::vector<uint64_t> extra, UsedRef used) {
   uint64_t hash = mix(mix(mix(parent ? parent->hash : 0, reinterpret_cast<uintptr_t>(frame)), a), b);
   for (uint64_t word : extra) hash = mix(hash, word);
+  if (used) hash = mix(hash, used->hash());
   uint32_t depth = parent ? parent->depth + 1 : 0;
-  return std::make_shared<const Node>(frame, std::move(parent), a, b, std::move(extra), hash, depth);
+  return std::make_shared<const Node>(frame, std::move(parent), a, b, std::move(extra), std::move(used), hash, depth);
 }
 
 bool same_stack(const Node* x, const Node* y) {
   while (x != y) {
     if (!x || !y || x->hash != y->hash || x->frame != y->frame || x->a != y->a || x->b != y->b || x->extra != y->extra) return false;
+    if (x->used != y->used && (!x->used || !y->used || !x->used->same(*y->used))) return false;
     x = x->parent.get();
     y = y->parent.get();
   }
@@ -103,7 +105,7 @@ size_t close(State& state) {
   Sink sink(state);
   for (size_t i = 0; i < state.threads.size(); ++i) {
     int32_t label = state.threads[i].lexer->label(state.threads[i].state);
-    if (label == kNone) continue;
+    if (label == kNone || !state.threads[i].parent->frame->ends(state.threads[i])) continue;
     const NodeRef parent = state.threads[i].parent;
     const Text text = state.threads[i].text;
     sink.end_lexeme(parent, label, text);
@@ -116,7 +118,7 @@ namespace {
 // The lexer goes to `next`; false where the frame refuses that.
 bool enter(Thread& thread, LexState next, uint8_t byte) {
   const Frame& frame = *thread.parent->frame;
-  Reading reading = frame.reading(*thread.parent);
+  Reading reading = frame.reading(thread);
   if (reading != Reading::kNothing) {
     std::string decoded;
     thread.lexer->decode(thread.state, byte, decoded);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "grammar/lexer.h"
+#include "grammar/used_values.h"
 
 namespace tandem::grammar {
 
@@ -16,7 +17,7 @@ class Frame;
 // What a frame asks to know of the text of the lexeme on top of it.
 enum class Reading : uint8_t { kNothing, kHash, kText };
 
-// Decoded text, for property names. The hash is wide enough that a collision (a name wrongly taken for a repeated one) does not occur.
+// Decoded text, for property names and different items. The hash is wide enough that a collision (a name wrongly taken for a repeated one) does not occur.
 struct Text {
   uint64_t a = 0x243F6A8885A308D3ull, b = 0x13198A2E03707344ull;
   std::string whole{};  // only with Reading::kText
@@ -28,19 +29,20 @@ struct Node;
 using NodeRef = std::shared_ptr<const Node>;
 
 struct Node {
-  Node(const Frame* frame, NodeRef parent, uint64_t a, uint64_t b, std::vector<uint64_t> extra, uint64_t hash, uint32_t depth)
-      : frame(frame), parent(std::move(parent)), a(a), b(b), extra(std::move(extra)), hash(hash), depth(depth) {}
+  Node(const Frame* frame, NodeRef parent, uint64_t a, uint64_t b, std::vector<uint64_t> extra, UsedRef used, uint64_t hash, uint32_t depth)
+      : frame(frame), parent(std::move(parent)), a(a), b(b), extra(std::move(extra)), used(std::move(used)), hash(hash), depth(depth) {}
 
   const Frame* frame;
   NodeRef parent;
   uint64_t a, b;  // meaning given by the frame
   std::vector<uint64_t> extra;
+  UsedRef used;   // of lists of different items
   uint64_t hash;  // of the whole stack
   uint32_t depth;
   // Fewest bytes from the end of an inner frame on top of this one to the end of the text; -1 until asked for.
   mutable std::atomic<int64_t> to_end{-1};
 };
-NodeRef make_node(const Frame* frame, NodeRef parent, uint64_t a = 0, uint64_t b = 0, std::vector<uint64_t> extra = {});
+NodeRef make_node(const Frame* frame, NodeRef parent, uint64_t a = 0, uint64_t b = 0, std::vector<uint64_t> extra = {}, UsedRef used = {});
 bool same_stack(const Node* x, const Node* y);
 
 struct Thread {
@@ -128,9 +130,13 @@ class Frame {
   virtual int64_t distance(const Node& node, int32_t label) const = 0;
   // Fewest bytes from within the lexeme on top of it until this frame has ended; `most` and more are all alike.
   virtual int64_t rest(const Thread& thread, int64_t most) const;
-  virtual Reading reading(const Node&) const { return Reading::kNothing; }
-  // False where the lexeme is refused by its text, whatever follows: it is a property name met before, or can only become one.
+  virtual Reading reading(const Thread&) const { return Reading::kNothing; }
+  // False where the lexeme is refused by its text, whatever follows: it is a property name or an item met before, or can only become one.
   virtual bool admits(const Thread&) const { return true; }
+  // False where the lexeme may not end by its text, though it may go on.
+  virtual bool ends(const Thread&) const { return true; }
+  // Whether what may follow the lexeme depends on its text beyond whole strings.
+  virtual bool recalls(const Node&) const { return false; }
   // Whether some text would be refused.
   virtual bool remembers(const Node&) const { return false; }
   // With Reading::kText: whether some text that is refused begins like that of the thread.

@@ -101,6 +101,7 @@ class StringLexer final : public Lexer {
   const Dfa& text() const { return *text_; }
   // What the strings say, without quotes and escapes, but for `most`: of a lexer that is no restriction of another.
   DfaRef texts(Budget& budget) const { return with_lengths(text_, least_, -1, budget); }
+  int64_t least() const { return least_; }
   int64_t most() const { return most_; }
   // The state of the text's automaton between the quotes and outside escapes; kNone elsewhere.
   int32_t text_state(LexState state) const;

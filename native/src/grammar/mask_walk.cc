@@ -8,6 +8,13 @@ constexpr int32_t kUnknown = -2;
 constexpr size_t kMostMaskSteps = 400'000;
 constexpr size_t kMostMaskBytes = size_t(64) << 20;
 
+// Stands for a text that is not known; no string has these bytes.
+const Text kSomeText = [] {
+  Text text;
+  text.add("\xFD", Reading::kText);
+  return text;
+}();
+
 void set_tokens(TokenBits& out, const Trie& trie, uint32_t node) {
   auto [first, last] = trie.tokens_at(node);
   for (const int32_t* token = first; token != last; ++token) out.set(*token);
@@ -67,7 +74,7 @@ void MaskWalk::walk(const Trie& trie, uint32_t root, int32_t from) {
   }
 }
 
-// The tokens that go on after the lexeme. The text of a name does not matter here but for repeated names, which check_names takes out.
+// The tokens that go on after the lexeme. The text of a name or an item does not matter here but for repeated ones, which are taken out later.
 void MaskWalk::beyond(const Thread& thread, const LexMask& lex, int32_t label) {
   std::vector<std::pair<int32_t, int32_t>> known;
   auto after = [&](int32_t own) {
@@ -75,7 +82,7 @@ void MaskWalk::beyond(const Thread& thread, const LexMask& lex, int32_t label) {
     for (const auto& [found, state] : known) {
       if (found == wanted) return state;
     }
-    known.emplace_back(wanted, intern(after_lexeme(thread.parent, wanted, {})));
+    known.emplace_back(wanted, intern(after_lexeme(thread.parent, wanted, kSomeText)));
     return known.back().second;
   };
   for (const auto& [own, rests] : lex.rests) walk(rests, 0, after(own));
@@ -99,7 +106,7 @@ TokenSet MaskWalk::mask(const Thread& thread, const LexMask& lex) {
   }
   bits_.unite(lex.inside);
   beyond(thread, lex, kNone);
-  Reading reading = thread.parent->frame->reading(*thread.parent);
+  Reading reading = thread.parent->frame->reading(thread);
   if (reading == Reading::kHash) {
     if (lex.base) check_names(thread, *lex.base);
     check_names(thread, lex);
@@ -107,6 +114,12 @@ TokenSet MaskWalk::mask(const Thread& thread, const LexMask& lex) {
     if (thread.parent->frame->remembers(*thread.parent)) clear_refused(thread, 0);
     // Those with two quotes may hold a name and begin another.
     for (int32_t token : shared_.two_quotes()) judge(thread, token);
+  }
+  if (thread.parent->frame->recalls(*thread.parent)) {
+    // Where the text of the item matters to the next one, no more than too much was allowed: it counted for none that was met.
+    for (int32_t token : shared_.behind_commas()) {
+      if (bits_.has(token)) judge(thread, token);
+    }
   }
   return bits_.take();
 }
@@ -128,15 +141,19 @@ void MaskWalk::judge(const Thread& thread, int32_t token) {
   if (state.alive()) bits_.set(token);
 }
 
-// Takes out the tokens by which a name could only become one that was met before: follows the trie as far as names that were met begin.
+// Takes out the tokens by which a name or an item could only become one that was met before: follows the trie as far as those that were met
+// begin.
 void MaskWalk::clear_refused(const Thread& thread, uint32_t node) {
   const auto& nodes = vocabulary().trie().nodes();
   for (uint32_t child = node + 1; child < nodes[node].end; child = nodes[child].end) {
     spend(1);
-    if (thread.lexer->next(thread.state, nodes[child].byte) == kDead) continue;
+    if (thread.lexer->next(thread.state, nodes[child].byte) == kDead) {
+      if (!thread.parent->frame->ends(thread)) clear_below(child);
+      continue;
+    }
     Thread moved = thread;
     if (move_thread(moved, nodes[child].byte) == Move::kRefused) clear_below(child);
-    else if (moved.lexer->label(moved.state) == kNone && moved.parent->frame->begins_refused(moved)) clear_refused(moved, child);
+    else if (moved.parent->frame->begins_refused(moved)) clear_refused(moved, child);
   }
 }
 

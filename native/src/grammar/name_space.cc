@@ -64,13 +64,15 @@ void NameSpace::count() {
   }
 }
 
-int64_t NameSpace::reach(int32_t state, uint64_t used) const {
+std::vector<uint64_t> NameSpace::within(int32_t state, uint64_t enough) const {
   const Dfa& keys = *keys_;
   std::map<int32_t, uint64_t> at = {{state, 1}}, next;  // ways of so many bytes to each state
   uint64_t found = 0;
-  for (int64_t length = 0; length < kMostReach; ++length) {
+  std::vector<uint64_t> out;
+  while (int64_t(out.size()) < kMostReach) {
     for (auto [here, ways] : at) found += ends(here) ? ways : 0;
-    if (found > used) return length;
+    out.push_back(found);
+    if (found > enough) return out;
     next.clear();
     for (auto [here, ways] : at) {
       for (size_t symbol = 0; symbol < plain_.size(); ++symbol) {
@@ -81,7 +83,8 @@ int64_t NameSpace::reach(int32_t state, uint64_t used) const {
     }
     std::swap(at, next);
   }
-  return kMostReach;
+  out.push_back(kMany);
+  return out;
 }
 
 }  // namespace tandem::grammar

@@ -22,7 +22,9 @@ class NameSpace {
   // Whether the names that begin alike may be used up.
   bool bounded() const { return bounded_; }
   // The least number of bytes within which more than `used` names end, from a state; at most kMostReach.
-  int64_t reach(int32_t state, uint64_t used) const;
+  int64_t reach(int32_t state, uint64_t used) const { return int64_t(within(state, used).size()) - 1; }
+  // How many names at most 0, 1, 2, ... further bytes make, of bytes that need no escape: up to the first that is more than `enough`.
+  std::vector<uint64_t> within(int32_t state, uint64_t enough) const;
   static constexpr int64_t kMostReach = 64;
 
  private:

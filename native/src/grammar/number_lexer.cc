@@ -3,134 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <deque>
-#include <numeric>
 #include <unordered_map>
+
+#include "grammar/number_side.h"
 
 namespace tandem::grammar {
 namespace {
 
-constexpr int64_t kEndless = int64_t(1) << 60;
 constexpr size_t kMostDigits = 4096;     // significant digits of one number text
 constexpr size_t kMostStates = 200'000;  // number prefixes that one lexer remembers
 constexpr size_t kMostNumberBytes = size_t(32) << 20;
-
-Decimal increment(std::string digits, int64_t exponent) {
-  size_t i = digits.size();
-  while (i > 0 && digits[i - 1] == '9') digits[--i] = '0';
-  if (i > 0) ++digits[i - 1];
-  else digits.insert(0, "1");
-  return make_decimal(false, digits, exponent);
-}
-
-// Positive numbers of the set, mirrored for the negative side.
-struct Side {
-  Bound low;  // at least zero
-  std::optional<Bound> high;
-  std::optional<Step> step;
-  std::vector<Step> avoid;
-
-  // Whether a member lies in [from, to), or at `from` alone where `to` is absent and point is set.
-  bool meets(const Decimal& from, bool from_strict, const std::optional<Bound>& to) const {
-    Bound least = low;
-    int order = compare(from, low.value);
-    if (order > 0 || (order == 0 && from_strict)) least = {from, from_strict};
-    std::optional<Bound> most = high;
-    if (to && (!most || compare(to->value, most->value) < 0 || (compare(to->value, most->value) == 0 && to->strict))) most = to;
-    if (!most) return true;  // an endless side has members everywhere: contradictions were removed when it was made
-    int span = compare(least.value, most->value);
-    if (span > 0 || (span == 0 && (least.strict || most->strict))) return false;
-    return step ? multiple_between(least, *most) : span < 0 || avoids(least.value);
-  }
-  bool avoids(const Decimal& value) const {
-    return std::none_of(avoid.begin(), avoid.end(), [&](const Step& bad) {
-      bool exact;
-      quotient(value, bad, exact);
-      return exact;
-    });
-  }
-  bool multiple_between(const Bound& least, const Bound& most) const {
-    bool low_exact, high_exact;
-    Natural first = quotient(least.value, *step, low_exact), last = quotient(most.value, *step, high_exact);
-    if (!low_exact || least.strict || least.value.zero()) first.add_one();
-    if (high_exact && most.strict) {
-      if (last.zero()) return false;
-      last.subtract_one();
-    }
-    int order = first.compare(last);
-    if (order > 0) return false;
-    if (avoid.empty()) return true;
-    std::optional<Step> both = least_common_multiple(*step, avoid[0]);
-    // Of two neighbouring multiples of the step at most one is a multiple of a coarser step, and both are multiples of one that divides it.
-    return !both || (*both != *step && (order < 0 || !in_steps_of(*both, first)));
-  }
-  // Whether `count` steps are a multiple of a coarse step, itself a multiple of the step: by factors, whose product may be beyond 64 bits.
-  bool in_steps_of(const Step& coarse, Natural count) const {
-    const uint64_t common = std::gcd(coarse.factor, step->factor);
-    uint64_t left = step->factor / common;
-    bool even = count.divide(coarse.factor / common) == 0;
-    for (int64_t exponent = step->exponent; even && exponent < coarse.exponent; ++exponent) {
-      const uint64_t shared = std::gcd(uint64_t(10), left);
-      left /= shared;
-      even = count.divide(10 / shared) == 0;
-    }
-    return even;
-  }
-  // The powers X for which digits * 10^X is a member; empty when first > second. `digits` has no zeros at its ends.
-  std::pair<int64_t, int64_t> powers(const std::string& digits) const {
-    int64_t first = -kEndless, last = kEndless, size = int64_t(digits.size());
-    if (!low.value.zero()) {
-      int order = digits.compare(low.value.digits);
-      first = low.value.magnitude() - size + (order < 0 || (order == 0 && low.strict) ? 1 : 0);
-    }
-    if (high) {
-      int order = digits.compare(high->value.digits);
-      last = high->value.magnitude() - size - (order > 0 || (order == 0 && high->strict) ? 1 : 0);
-    }
-    if (step) {
-      std::optional<int64_t> least = least_power(digits, *step);
-      if (!least) return {1, 0};
-      first = std::max(first, *least);
-    }
-    for (const Step& bad : avoid) {
-      std::optional<int64_t> least = least_power(digits, bad);
-      if (least) last = std::min(last, *least - 1);
-    }
-    return {first, last};
-  }
-};
-
-bool contradictory(const NumberSet& set) {
-  if (!set.step) return false;
-  return std::any_of(set.avoid.begin(), set.avoid.end(), [&](const Step& bad) {
-    std::optional<Step> both = least_common_multiple(*set.step, bad);
-    if (!both) throw Refused("multipleOf", "these steps together are too fine");
-    return *both == *set.step;
-  });
-}
-
-std::optional<Side> make_side(const NumberSet& set, bool negative) {
-  auto mirrored = [&](const std::optional<Bound>& bound) -> std::optional<Bound> {
-    if (!bound) return {};
-    Bound out = *bound;
-    if (negative && !out.value.zero()) out.value.negative = !out.value.negative;
-    return out;
-  };
-  std::optional<Bound> low = mirrored(negative ? set.high : set.low), high = mirrored(negative ? set.low : set.high);
-  if (high && (high->value.zero() || high->value.negative)) return {};
-  Side side;
-  side.low = low && !low->value.negative && !low->value.zero() ? *low : Bound{{}, true};
-  side.high = high;
-  side.step = set.step;
-  side.avoid = set.avoid;
-  if (!side.meets({}, true, {})) return {};
-  return side;
-}
-
-bool holds_zero(const NumberSet& set) {
-  if (!set.avoid.empty()) return false;
-  if (set.low && (compare(set.low->value, {}) > 0 || (set.low->value.zero() && set.low->strict))) return false;
-  return !(set.high && (compare(set.high->value, {}) < 0 || (set.high->value.zero() && set.high->strict)));
-}
 
 enum class NumberPhase : uint8_t { kStart, kMinus, kZero, kWhole, kPoint, kFraction, kExponent, kSign, kPower };
 
@@ -154,9 +36,9 @@ int symbol_of(uint8_t byte) {
   }
 }
 
-class NumberLexer final : public Lexer {
+class SetLexer final : public NumberLexer {
  public:
-  NumberLexer(const NumberSet& set, Mode mode) : mode_(mode), zero_(holds_zero(set)) {
+  SetLexer(const NumberSet& set, Mode mode) : set_(set), mode_(mode), zero_(holds_zero(set)) {
     NumberSet bounded = set;
     if (mode == Mode::kGenerate) bound_digits(bounded);
     if (bounded.step && bounded.avoid.size() > 1) throw Refused("not", "several excluded multiples");
@@ -191,6 +73,21 @@ class NumberLexer final : public Lexer {
   int64_t distance(LexState state, int32_t) const override {
     std::lock_guard<std::mutex> lock(mutex_);
     return accepted_[size_t(state)] ? 0 : missing(prefixes_[size_t(state)]);
+  }
+
+  const NumberSet& set() const override { return set_; }
+  const std::vector<uint64_t>& members(LexState state) const override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<uint64_t>& known = members_[state];
+    if (known.empty()) {
+      uint64_t all = 0;
+      for (int64_t more = 0; more <= whole_digits_ + 1; ++more) {
+        all = std::min(Natural::kMost, all + members_after(prefixes_[size_t(state)], more));
+        known.push_back(all);
+      }
+      bytes_ += 8 * known.size() + 50;
+    }
+    return known;
   }
 
  private:
@@ -437,6 +334,21 @@ class NumberLexer final : public Lexer {
     return grid.meets(from, p.digits.empty(), Bound{increment(p.digits, shift), true});
   }
 
+  // Members that exactly so many further bytes make, of whole numbers.
+  uint64_t members_after(const Prefix& p, int64_t more) const {
+    auto digits = [&](size_t of, int64_t count) {  // of one side, with so many digits
+      if (!sides_[of] || count <= 0) return uint64_t(0);
+      return sides_[of]->count(make_decimal(false, "1", count - 1), make_decimal(false, std::string(size_t(count), '9'), 0));
+    };
+    if (p.phase == NumberPhase::kStart) return (zero_ && more == 1 ? 1 : 0) + digits(0, more) + digits(1, more - 1);
+    if (p.phase == NumberPhase::kMinus) return digits(1, more);
+    if (p.phase == NumberPhase::kZero) return zero_ && more == 0 ? 1 : 0;
+    if (!side(p)) return 0;
+    const std::string fill(size_t(more), '9');
+    return side(p)->count(make_decimal(false, p.digits, more), make_decimal(false, p.digits + fill, 0));
+  }
+
+  NumberSet set_;
   Mode mode_;
   bool zero_, whole_ = false;
   int64_t whole_digits_ = 0, fraction_digits_ = 0, significant_ = 0;  // of generate mode
@@ -447,6 +359,7 @@ class NumberLexer final : public Lexer {
   mutable std::deque<Prefix> prefixes_;
   mutable std::deque<std::array<int32_t, 15>> rows_;
   mutable std::deque<bool> accepted_;
+  mutable std::unordered_map<LexState, std::vector<uint64_t>> members_;
 };
 
 }  // namespace
@@ -493,7 +406,7 @@ std::vector<NumberSet> outside(const std::vector<NumberSet>& sets, size_t most) 
 LexerRef make_number_lexer(const NumberSet& set, Mode mode) {
   std::optional<NumberSet> checked = intersect(set, {});
   if (!checked) return nullptr;
-  auto lexer = std::make_shared<NumberLexer>(*checked, mode);
+  auto lexer = std::make_shared<SetLexer>(*checked, mode);
   return lexer->empty() ? nullptr : lexer;
 }
 

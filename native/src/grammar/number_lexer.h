@@ -29,6 +29,14 @@ std::vector<NumberSet> outside(const std::vector<NumberSet>& sets, size_t most);
 constexpr int64_t kGeneratedDigits = 15;  // leading zeros apart
 constexpr int64_t kGeneratedPlaces = 16;  // after the point
 
+// Lexers of sets, which know how many members there are.
+class NumberLexer : public Lexer {
+ public:
+  virtual const NumberSet& set() const = 0;
+  // Generate mode, whole numbers: how many members at most so many further bytes make, for 0, 1, 2, ... bytes.
+  virtual const std::vector<uint64_t>& members(LexState state) const = 0;
+};
+
 // Null when no number of the set has a spelling in this mode.
 LexerRef make_number_lexer(const NumberSet& set, Mode mode);
 // All JSON numbers.

@@ -55,7 +55,8 @@ class ObjectFrame final : public NestedFrame {
     }
   }
 
-  Reading reading(const Node& node) const override {
+  Reading reading(const Thread& thread) const override {
+    const Node& node = *thread.parent;
     return !tracks() || (node.a & 7) != kKey ? Reading::kNothing : space().bounded() ? Reading::kText : Reading::kHash;
   }
   bool admits(const Thread& thread) const override {
@@ -67,7 +68,9 @@ class ObjectFrame final : public NestedFrame {
     return !space().bounded() || leads_to_fresh(node, keys_of(thread), thread.state, thread.text.whole);
   }
   bool remembers(const Node& node) const override { return node.extra.size() > words_; }
-  bool begins_refused(const Thread& thread) const override { return others(*thread.parent).beginning(thread.text.whole) > 0; }
+  bool begins_refused(const Thread& thread) const override {
+    return thread.lexer->label(thread.state) == kNone && others(*thread.parent).beginning(thread.text.whole) > 0;
+  }
 
   int64_t distance(const Node& node, int32_t label) const override {
     const Progress done = progress(node);

@@ -8,32 +8,30 @@
 namespace tandem::grammar {
 namespace {
 
-using Node = RegexNode;
-
 const std::vector<CodeRange> kAny = {{0, 0x10FFFF}};
 
 // Whether what came before a place is all that it takes to say if a node matches there.
-bool looks_back_only(const Node& node) {
-  if (node.kind == Node::kEnd || node.kind == Node::kAhead) return false;
+bool looks_back_only(const RegexNode& node) {
+  if (node.kind == RegexNode::kEnd || node.kind == RegexNode::kAhead) return false;
   return std::all_of(node.parts.begin(), node.parts.end(), [](const RegexNodeRef& part) { return looks_back_only(*part); });
 }
 
 class Emitter {
  public:
   explicit Emitter(Nfa& nfa) : nfa_(nfa) {}
-  void emit(const Node& node, int32_t from, int32_t to) {
+  void emit(const RegexNode& node, int32_t from, int32_t to) {
     nfa_.budget().tick();
     switch (node.kind) {
-      case Node::kEmpty: nfa_.add_edge(from, to); return;
-      case Node::kClass: add_code_points(nfa_, from, to, node.ranges); return;
-      case Node::kStart: nfa_.add_edge(from, to, Nfa::Edge::kAtStart); return;
-      case Node::kEnd: nfa_.add_edge(from, to, Nfa::Edge::kAtEnd); return;
-      case Node::kAhead:
-      case Node::kBehind: nfa_.add_asserted(from, to, assertion_of(node)); return;
-      case Node::kEither:
+      case RegexNode::kEmpty: nfa_.add_edge(from, to); return;
+      case RegexNode::kClass: add_code_points(nfa_, from, to, node.ranges); return;
+      case RegexNode::kStart: nfa_.add_edge(from, to, Nfa::Edge::kAtStart); return;
+      case RegexNode::kEnd: nfa_.add_edge(from, to, Nfa::Edge::kAtEnd); return;
+      case RegexNode::kAhead:
+      case RegexNode::kBehind: nfa_.add_asserted(from, to, assertion_of(node)); return;
+      case RegexNode::kEither:
         for (const RegexNodeRef& part : node.parts) emit(*part, from, to);
         return;
-      case Node::kSequence: {
+      case RegexNode::kSequence: {
         int32_t at = from;
         for (const RegexNodeRef& part : node.parts) {
           int32_t next = nfa_.add_state();
@@ -43,12 +41,12 @@ class Emitter {
         nfa_.add_edge(at, to);
         return;
       }
-      case Node::kRepeat: return repeat(node, from, to);
+      case RegexNode::kRepeat: return repeat(node, from, to);
     }
   }
 
  private:
-  void repeat(const Node& node, int32_t from, int32_t to) {
+  void repeat(const RegexNode& node, int32_t from, int32_t to) {
     int32_t at = from;
     auto copy = [&] {
       int32_t next = nfa_.add_state();
@@ -71,10 +69,10 @@ class Emitter {
     nfa_.add_edge(at, to);
   }
   // Once for a node, however often it is repeated.
-  int32_t assertion_of(const Node& node);
+  int32_t assertion_of(const RegexNode& node);
 
   Nfa& nfa_;
-  std::map<const Node*, int32_t> assertions_;
+  std::map<const RegexNode*, int32_t> assertions_;
 };
 
 // How much of the text around a node's own an automaton takes.
@@ -82,7 +80,7 @@ struct Around {
   bool before, after;
 };
 
-DfaRef language_of(const Node& node, Around around, bool at_start, Budget& budget) {
+DfaRef language_of(const RegexNode& node, Around around, bool at_start, Budget& budget) {
   Nfa nfa(budget);
   const int32_t start = nfa.add_state(), from = nfa.add_state(), to = nfa.add_state(), end = nfa.add_state();
   nfa.add_edge(start, from);
@@ -99,10 +97,10 @@ DfaRef language_of(const Node& node, Around around, bool at_start, Budget& budge
       nfa, start, [end](int32_t state) { return state == end ? 0 : kNone; }, at_start);
 }
 
-int32_t Emitter::assertion_of(const Node& node) {
+int32_t Emitter::assertion_of(const RegexNode& node) {
   const auto known = assertions_.find(&node);
   if (known != assertions_.end()) return known->second;
-  const bool ahead = node.kind == Node::kAhead;
+  const bool ahead = node.kind == RegexNode::kAhead;
   if (!ahead && !looks_back_only(*node.parts[0])) throw Refused("pattern", "look-behind at what follows cannot be decided here");
   Budget& budget = nfa_.budget();
   const auto language = [&node, ahead, &budget](bool at_start) {

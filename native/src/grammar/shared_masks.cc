@@ -48,6 +48,9 @@ void SharedMasks::describe_nodes() {
       auto quotes = std::count(bytes.begin(), bytes.end(), '"');
       if (quotes >= 2) two_quotes_.push_back(*token);
       if (quotes >= 3) quoted_.push_back(uint32_t(token - trie.ids().data()));
+      const size_t comma = bytes.find(',');
+      if (comma != std::string::npos && bytes.find_first_not_of(" \t\n\r", comma + 1) != std::string::npos)
+        behind_commas_.push_back(*token);
     }
   }
   for (uint32_t i = uint32_t(trie.size()); i-- > 1;) {
@@ -172,7 +175,7 @@ std::vector<int32_t> SharedMasks::miscounted(Mode mode, int64_t least, int64_t m
 }
 
 size_t SharedMasks::bytes() const {
-  size_t total = ascii_below_.size() * 16 + traits_.size() + (quoted_.size() + two_quotes_.size()) * 4 +
+  size_t total = ascii_below_.size() * 16 + traits_.size() + (quoted_.size() + two_quotes_.size() + behind_commas_.size()) * 4 +
                  landmarks_.size() * sizeof(Landmark) + plain_tokens_.bytes();
   for (size_t i = 0; i < 2; ++i)
     total += texts_[i].bytes() + short_[i].size() * vocabulary_->words() * 4 +

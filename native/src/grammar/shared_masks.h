@@ -41,6 +41,8 @@ class SharedMasks {
   }
   // The tokens with two quotes or more.
   const std::vector<int32_t>& two_quotes() const { return two_quotes_; }
+  // The tokens with a comma and more than white space behind it.
+  const std::vector<int32_t>& behind_commas() const { return behind_commas_; }
   // Tokens below the node, itself included, that hold three quotes or more.
   void append_quoted(uint32_t node, std::vector<int32_t>& out) const;
   size_t bytes() const;
@@ -63,7 +65,7 @@ class SharedMasks {
   std::vector<std::array<uint64_t, 2>> ascii_below_;
   std::vector<uint8_t> traits_;
   std::vector<uint32_t> quoted_;  // indices into the trie's ids
-  std::vector<int32_t> two_quotes_;
+  std::vector<int32_t> two_quotes_, behind_commas_;
   TokenSet plain_tokens_;
   std::vector<Landmark> landmarks_;
   LexMask texts_[2];

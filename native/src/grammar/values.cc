@@ -78,6 +78,7 @@ void ValueTable::begin(ValueId id, const NodeRef& parent, Sink& sink) const {
 
 void ValueTable::find_costs(Budget& budget) {
   for (Value& value : values) {
+    value.cost = kNever;
     for (const LexerRef& scalar : value.scalars) {
       budget.tick();
       if (scalar->start() != kDead) value.cost = std::min(value.cost, scalar->distance(scalar->start(), 0));

@@ -31,7 +31,7 @@ struct ValueTable {
   const Value& at(ValueId id) const { return values[size_t(id)]; }
   bool possible(ValueId id) const { return at(id).cost < kNever; }
   void begin(ValueId id, const NodeRef& parent, Sink& sink) const;
-  // Which values exist, and how short they can be: a least fixed point. Frames settle after it.
+  // Which values exist, and how short they can be: a least fixed point. Frames settle after it. Again where less has turned out to be possible.
   void find_costs(Budget& budget);
   void settle_frames();
 };
@@ -63,6 +63,9 @@ struct ObjectRule {
   bool ordered = false;  // names in their order, then the others
   bool plain = false;    // no constraint at all: nothing is tracked
 };
+class UniqueItems;
+// From now on the array holds no item twice; it has no prefix and counts nothing.
+void make_unique(Frame& array, std::shared_ptr<const UniqueItems> items, Mode mode);
 std::unique_ptr<Frame> make_array(const ValueTable& table, ArrayRule rule);
 std::unique_ptr<Frame> make_object(const ValueTable& table, ObjectRule rule);
 
