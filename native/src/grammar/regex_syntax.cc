@@ -297,9 +297,11 @@ class Parser {
     } else if (!done()) {
       append_utf8(codes_[at_++], name);
     }
-    for (const char* prefix : {"General_Category=", "gc="}) {
-      if (name.rfind(prefix, 0) == 0) name = name.substr(std::string(prefix).size());
-    }
+    std::vector<CodeRange> out = property_named(name);
+    if (out.empty()) throw Refused("pattern", "the Unicode property " + name.substr(0, 40) + " is not known");
+    return negative ? negated(out) : normalised(out);
+  }
+  static std::string short_category(const std::string& name) {
     static const std::pair<const char*, const char*> kLong[] = {{"Letter", "L"},
                                                                 {"Uppercase_Letter", "Lu"},
                                                                 {"Lowercase_Letter", "Ll"},
@@ -342,19 +344,40 @@ class Parser {
                                                                 {"Private_Use", "Co"},
                                                                 {"Unassigned", "Cn"}};
     for (auto [long_name, short_name] : kLong) {
-      if (name == long_name) name = short_name;
+      if (name == long_name) return short_name;
     }
+    return name;
+  }
+  // Nothing where there is none of that name.
+  static std::vector<CodeRange> property_named(std::string name) {
     std::vector<CodeRange> out;
-    if (name == "Any") out = {{0, 0x10FFFF}};
-    if (name == "ASCII") out = {{0, 127}};
+    for (auto [prefix, extensions] : {std::pair("Script=", false), {"sc=", false}, {"Script_Extensions=", true}, {"scx=", true}}) {
+      if (name.rfind(prefix, 0) != 0) continue;
+      add_script(name.substr(std::string(prefix).size()), extensions, out);
+      return out;
+    }
+    bool category = false;
+    for (const char* prefix : {"General_Category=", "gc="}) {
+      if (name.rfind(prefix, 0) != 0) continue;
+      name = name.substr(std::string(prefix).size());
+      category = true;
+      break;
+    }
+    name = short_category(name);
     if (name == "LC") {
       for (const char* cased : {"Lu", "Ll", "Lt"}) add_category(cased, out);
-    } else if (name.size() <= 2) {
+    } else if (name.size() == 1 || name.size() == 2) {
       add_category(name, out);
     }
-    if (out.empty()) add_emoji_property(name, out);
-    if (out.empty()) throw Refused("pattern", "the Unicode property " + name.substr(0, 40) + " is not known");
-    return negative ? negated(out) : normalised(out);
+    if (category || !out.empty()) return out;
+    if (name == "Any") return {{0, 0x10FFFF}};
+    if (name == "ASCII") return {{0, 127}};
+    if (name == "Assigned") {
+      add_category("Cn", out);
+      return negated(out);
+    }
+    add_property(name, out);
+    return out;
   }
 
   NodeRef bracket() {

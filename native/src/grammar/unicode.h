@@ -1,4 +1,4 @@
-// Unicode general categories and properties of emoji, for \p{...} in patterns.
+// Unicode's properties, for \p{...} in patterns.
 #pragma once
 #include <cstdint>
 #include <iterator>
@@ -13,7 +13,9 @@ struct CodeRange {
 
 // Appends the ranges of every general category whose two-letter name starts so ("Lu", "L").
 void add_category(std::string_view prefix, std::vector<CodeRange>& out);
-// Appends those of a property of emoji, by its long or short name; nothing where there is none of that name.
-void add_emoji_property(std::string_view name, std::vector<CodeRange>& out);
+// Appends those of a binary property, by its long or short name; nothing where there is none of that name.
+void add_property(std::string_view name, std::vector<CodeRange>& out);
+// The same of a script, or of what Script_Extensions gives it.
+void add_script(std::string_view name, bool extensions, std::vector<CodeRange>& out);
 
 }  // namespace tandem::grammar

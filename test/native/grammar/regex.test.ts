@@ -24,7 +24,25 @@ interface Part {
 }
 
 const CHARACTERS = ['a', 'b', 'A', '0', '_', '-', ' ', '\n', '\u0001', '"', '\\', 'é', '日', '😀', '\u2028', ']', '^'];
-const CLASSES = ['\\d', '\\D', '\\w', '\\W', '\\s', '\\S', '.', '\\p{L}', '\\P{Lu}', '[^]', '[]', '[^é-日]', '[\\w-]'];
+const CLASSES = [
+  '\\d',
+  '\\D',
+  '\\w',
+  '\\W',
+  '\\s',
+  '\\S',
+  '.',
+  '\\p{L}',
+  '\\p{Script=Han}',
+  '\\P{scx=Latn}',
+  '\\p{ID_Continue}',
+  '\\P{White_Space}',
+  '\\P{Lu}',
+  '[^]',
+  '[]',
+  '[^é-日]',
+  '[\\w-]',
+];
 const escaped = (character: string) => character.replace(/[\\^$.*+?()[\]{}|/-]/, '\\$&');
 
 class Patterns {

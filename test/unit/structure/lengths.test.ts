@@ -12,7 +12,7 @@ const LONG_FILES: Record<string, number> = {};
 const LONG_FUNCTIONS: Record<string, number> = {};
 
 /** Tables of facts, as long as the facts are. */
-const DATA_TABLES = new Set(['native/src/grammar/unicode.cc', 'scripts/mutations/mutations.mjs']);
+const DATA_TABLES = new Set(['native/src/grammar/unicode_tables.cc', 'scripts/mutations/mutations.mjs']);
 
 const files = repositoryFiles();
 const isScript = (file: string) => /\.(ts|mjs|mts)$/.test(file) && !file.endsWith('.d.ts') && !file.endsWith('.d.mts');
