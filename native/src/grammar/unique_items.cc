@@ -1,7 +1,7 @@
 #include "grammar/unique_items.h"
 
 #include <algorithm>
-#include <set>
+#include <cstring>
 
 #include "grammar/name_space.h"
 #include "grammar/number_lexer.h"
@@ -88,11 +88,12 @@ class StringItems final : public ItemValues {
       out.emplace_back(std::move(word), bytes);
     }
   }
-  // The hash behind a byte that no other value begins with.
+  // The hash behind a byte that no other value begins with, as much of it as fits a short string.
   static std::string hashed(const Text& text) {
-    std::string out(1, '\xFE');
-    for (uint64_t part : {text.a, text.b}) out.append(reinterpret_cast<const char*>(&part), sizeof part);
-    return out;
+    char out[15] = {'\xFE'};
+    std::memcpy(out + 1, &text.a, sizeof text.a);
+    std::memcpy(out + 9, &text.b, sizeof out - 9);
+    return {out, sizeof out};
   }
 
  private:
