@@ -76,8 +76,9 @@ void add_property(std::string_view name, std::vector<CodeRange>& out) {
 void add_script(std::string_view name, bool extensions, std::vector<CodeRange>& out) {
   for (const UnicodeEntry& entry : unicode_scripts()) {
     if (!is_named(entry.names, name)) continue;
-    const std::vector<CodeRange> own = ranges_of(entry.ranges);
-    append(extensions ? difference(own, ranges_of(entry.extensions)) : own, out);
+    std::vector<CodeRange> ranges = ranges_of(entry.ranges);
+    if (extensions) ranges = difference(ranges, ranges_of(entry.extensions));
+    append(ranges, out);
   }
 }
 
