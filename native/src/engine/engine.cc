@@ -178,8 +178,10 @@ StepResult Engine::run_rows(const Plan& plan) {
   sample_rows(plan, batch, result);
   score_fed(plan, batch, result);
   keep_last_hidden(plan);
-  // The next step waits for this one's layers.
-  running_ = result.samples.empty() ? adapters_of(plan) : std::vector<std::shared_ptr<const model::Adapter>>();
+  // Of what a grammar ended nothing need have been drawn. The next step waits for this one's layers.
+  const auto drawn = [](const Sampled& s) { return s.finish != Finish::kGrammar; };
+  const bool waited = !result.fed.empty() || std::any_of(result.samples.begin(), result.samples.end(), drawn);
+  running_ = waited ? std::vector<std::shared_ptr<const model::Adapter>>() : adapters_of(plan);
   return result;
 }
 

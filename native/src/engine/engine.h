@@ -125,7 +125,7 @@ class Engine {
   Options options_;
   std::vector<Slot> slots_;
   std::deque<Flight> flights_;
-  std::vector<std::shared_ptr<const model::Adapter>> running_;  // of a step that drew nothing, for which nothing has been waited
+  std::vector<std::shared_ptr<const model::Adapter>> running_;  // of a step for which nothing has been waited
   std::unique_ptr<Backend> backend_;                            // gone before what its last steps read
   bool broken_ = false;
   MaskWorkers masks_;
