@@ -1050,11 +1050,22 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/engine/engine.cc',
-        search: 'running_ = result.samples.empty() ? adapters_of(plan) :',
-        replace: 'running_ = !result.samples.empty() ? adapters_of(plan) :',
+        search: 'running_ = waited ?',
+        replace: 'running_ = !waited ?',
       },
     ],
     tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: an adapter goes while a step whose grammars ended everything may still read it',
+    edits: [
+      {
+        file: 'native/src/engine/engine.cc',
+        search: 'return s.finish != Finish::kGrammar;',
+        replace: 'return s.finish == s.finish;',
+      },
+    ],
+    tests: ['native/test'],
   },
   {
     name: 'GPU engine: the last parts of a pass are added by nobody',
