@@ -162,6 +162,22 @@ describe.skipIf(!llamaIsInstalled())('llama.cpp (skipped without `npm run setup:
     expect(error.message).toContain('llama.cpp');
   });
 
+  test('of /v1/responses too, by the names of its own fields', async () => {
+    const include = ['message.output_text.logprobs'];
+    for (const [param, fields] of Object.entries({
+      include: { include },
+      'text.format': { text: { format: { type: 'json_object' } } },
+      tool_choice: { tools: [{ type: 'function', name: 'f', parameters: null }], tool_choice: 'required' },
+      cache_salt: { cache_salt: 'salt' },
+    })) {
+      const response = await server.post('/v1/responses', { model: 'starter', input: 'Hello!', ...fields });
+      expect(response.status).toBe(400);
+      const { error } = (await response.json()) as Refusal;
+      expect(error.param).toBe(param);
+      expect(error.message).toMatch(new RegExp(`^\`${param}\` is not supported: .*llama\\.cpp`));
+    }
+  });
+
   test('what does not fit the context, and training, are refused', async () => {
     const long = await server.post(PATH, { messages: [{ role: 'user', content: 'word '.repeat(600) }] });
     expect(long.status).toBe(400);

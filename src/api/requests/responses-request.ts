@@ -92,6 +92,9 @@ export function ownTerms(error: unknown, toolPlaces: readonly string[] = []): un
   const tool = TOOL_FIELD.exec(error.param ?? '');
   const place = toolPlaces[Number(tool?.[1])];
   const inTerms = (text: string) => (tool && place !== undefined ? text.replace(tool[0], () => place) : text);
+  // Their number is checked before a session sees them; what a session refuses is that there are any, which `include` asks for.
+  if (error instanceof SessionError && error.param === 'logprobs')
+    return reworded(error, error.message.replace('`logprobs`', '`include`'), 'include');
   const param = NAMES.get(error.param) ?? (error.param === null ? null : inTerms(error.param));
   if (param === error.param) return error;
   return reworded(error, inTerms(error.message), param);
