@@ -921,6 +921,17 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'grammar: an item of uniqueItems may be written where only used values are left',
+    edits: [
+      {
+        file: 'native/src/grammar/unique_items.cc',
+        search: '  return count > used.beginning_in(start, holds, size_t(count));',
+        replace: '  return count > 0 || holds("");',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
     name: 'GPU engine: a queued step has a result for what the one before it ended',
     edits: [
       {

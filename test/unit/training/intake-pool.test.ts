@@ -6,16 +6,7 @@ import { Worker } from 'node:worker_threads';
 import { expect, test, vi } from 'vitest';
 import type { ChatEncoder, OpenChat } from '../../../src/control/sessions/open-chat.ts';
 import { IntakePool } from '../../../src/control/training/intake/intake-pool.ts';
-
-const LIMITS = {
-  vocabSize: 9,
-  maxRows: 9,
-  maxRowBytes: 9999,
-  maxGroupBytes: 0,
-  maxFieldBytes: 0,
-  maxTrajectories: 0,
-  chatTemplate: null,
-};
+import { ROW_LIMITS } from './intake-limits.ts';
 
 test('a small body waits neither for a large one nor for a small one of another entity', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'intake-'));
@@ -24,7 +15,7 @@ test('a small body waits neither for a large one nor for a small one of another 
   const encodeChat = ({ messages }: OpenChat) =>
     new Promise<Int32Array>((resolve) => rendering.set(String(messages[0]?.content), () => resolve(new Int32Array())));
   const chat = { chatTemplate: null, maxModelLen: 1, encodeChat } as unknown as ChatEncoder;
-  const pool = new IntakePool(LIMITS, () => null, chat);
+  const pool = new IntakePool(ROW_LIMITS, () => null, chat);
   const ended: string[] = [];
   const read = async (name: string) => {
     const source = join(folder, name);
@@ -63,7 +54,7 @@ test('a small body waits neither for a large one nor for a small one of another 
 
 test('a thread that a fault ends is not told as a body that is too large', async () => {
   const chat = { chatTemplate: null, maxModelLen: 1 } as ChatEncoder;
-  const pool = new IntakePool(LIMITS, () => null, chat);
+  const pool = new IntakePool(ROW_LIMITS, () => null, chat);
   const post = vi.spyOn(Worker.prototype, 'postMessage').mockImplementationOnce(function (this: Worker) {
     this.emit('error', new Error('a fault'));
     void this.terminate();
@@ -79,7 +70,7 @@ test('a thread that a fault ends is not told as a body that is too large', async
 test('tasks whose thread cannot be started fail, each of them, and hold up none', async () => {
   // What no thread can be given: `new Worker` throws, as it does where there is no memory for one.
   const chat = { chatTemplate: () => '', maxModelLen: 1 } as unknown as ChatEncoder;
-  const pool = new IntakePool(LIMITS, () => null, chat);
+  const pool = new IntakePool(ROW_LIMITS, () => null, chat);
   try {
     const task = { kind: 'rows', source: '', target: '' } as const;
     for (let i = 0; i < 2; i++) await expect(pool.run(task, 'e', 1)).rejects.toThrow(/could not be cloned/);

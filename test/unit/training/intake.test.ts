@@ -17,6 +17,7 @@ import { formatModelName, parseModelName } from '../../../src/control/training/m
 import { parseArtifactUrl } from '../../../src/control/training/artifacts/artifact-url.ts';
 import { SampleMemory } from '../../../src/control/training/samples/sample-memory.ts';
 import { seededRandom } from '../../../src/control/training/random.ts';
+import { ROW_LIMITS } from './intake-limits.ts';
 
 const LIMITS: SplitterLimits = { maxFieldBytes: 10_000, maxElementBytes: 10_000, maxDepth: 128 };
 
@@ -91,17 +92,6 @@ test('chats of one body that take long are rendered for ten seconds: others wait
   }
   expect(clock).toBe(8 * 60_000 + 4 * 2_500);
 });
-
-/** Of rows; the limits of groups are no matter there. */
-const ROW_LIMITS = {
-  vocabSize: 9,
-  maxRows: 9,
-  maxRowBytes: 9999,
-  maxGroupBytes: 0,
-  maxFieldBytes: 0,
-  maxTrajectories: 0,
-  chatTemplate: null,
-};
 
 describe('lines of training data', () => {
   test('keep what a job trains on: messages with all of their keys, and tools', async () => {
