@@ -80,6 +80,8 @@ void check_many(Element element) {
     check_product(random, element, random.whole(1, 90), random.whole(1, 290), m, random.whole(0, 1) == 1);
   }
   for (int64_t m : {1, 5, 6, 7, 12, 13}) check_product(random, element, 65, 513, m, m % 2 == 1);
+  // AMX cuts k and rows in other ways from 64 and from 128 rows on.
+  for (int64_t m : {41, 63, 65, 95, 113, 129, 255}) check_product(random, element, 65, 290, m, m % 4 == 1);
   check_product(random, element, 65, 300, 259, true);  // more than one block of rows
 }
 

@@ -36,12 +36,15 @@ void tile_product() {
 }  // namespace tandem::tile_emulation
 
 #undef _tile_loadd
+#undef _tile_stream_loadd
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbf16ps
 #define _tile_loadconfig(shape) ::tandem::tile_emulation::configure(shape)
 #define _tile_release() ::tandem::tile_emulation::release()
 #define _tile_loadd(tile, from, stride) ::tandem::tile_emulation::load(tile, from, int64_t(stride))
+// The same with a hint for the caches.
+#define _tile_stream_loadd(tile, from, stride) _tile_loadd(tile, from, stride)
 #define _tile_stored(tile, to, stride) ::tandem::tile_emulation::store(tile, to, int64_t(stride))
 #define _tile_zero(tile) ::tandem::tile_emulation::zero(tile)
 #define _tile_dpbf16ps(sum, x, w) ::tandem::tile_emulation::add_bf16(sum, x, w)
