@@ -224,17 +224,28 @@ export interface StepPlan {
   ahead?: boolean;
 }
 
-/**
- * Why a sequence finished: 0 not yet, 1 stop token, 2 length, 4 the token is the last of a text that its grammar lets only end.
- * Without a token: 3 numerical failure (its logits were not finite), 5 grammar and controls together allow no token,
- * 6 the grammar's matcher could not go on.
- */
-export type FinishCode = 0 | 1 | 2 | 3 | 4 | 5 | 6;
+/** Why a sequence finished, as the addon numbers it. */
+export const FINISH = {
+  /** It goes on. */
+  none: 0,
+  stopToken: 1,
+  length: 2,
+  /** Without a token: its logits were not finite. */
+  notFinite: 3,
+  /** The token is the last of a text that its grammar lets only end. */
+  complete: 4,
+  /** Without a token: grammar and controls together allow none. */
+  noToken: 5,
+  /** Without a token: the grammar's matcher could not go on. */
+  grammarFailed: 6,
+} as const;
+export type FinishCode = (typeof FINISH)[keyof typeof FINISH];
 
 /** 1..samples entries per sampling row, in row order. */
 export interface StepResult {
   slots: Int32Array;
   tokens: Int32Array;
+  /** Of FINISH. */
   finish: Uint8Array;
   /** 1: the grammar forces what comes next, and its constraint jumps. */
   forced: Uint8Array;

@@ -1,6 +1,6 @@
 /** From the columns of a step message to the outputs of single sequences. */
 import type { ForcedOutput } from '../scheduler/jumps.ts';
-import type { StepResult } from './native.ts';
+import { FINISH, type FinishCode, type StepResult } from './native.ts';
 import type { FinishReason, SequenceOutput, StepMessage, TopLogprobs } from './protocol.ts';
 
 const NOTHING: readonly never[] = [];
@@ -9,17 +9,15 @@ const GRAMMAR_TOO_AMBIGUOUS =
   'The grammar became too ambiguous to follow: the text so far can be read in too many ways. Write it with fewer of them.';
 const NOT_FINITE = 'The model produced numbers that are not finite; this sequence was ended.';
 
-/** FinishCode -> FinishReason. */
-const REASONS: readonly (FinishReason | null)[] = [
-  null,
-  'stop',
-  'length',
-  'error',
-  'complete',
-  'none_allowed',
-  'error',
-];
-const GRAMMAR_FAILED = 6;
+const REASONS: Readonly<Record<FinishCode, FinishReason | null>> = {
+  [FINISH.none]: null,
+  [FINISH.stopToken]: 'stop',
+  [FINISH.length]: 'length',
+  [FINISH.notFinite]: 'error',
+  [FINISH.complete]: 'complete',
+  [FINISH.noToken]: 'none_allowed',
+  [FINISH.grammarFailed]: 'error',
+};
 
 /** Calls `deliver` for each sequence that the message brings something for; `cachedTokens` is the ledger's to fill in. */
 export function forEachOutput(message: StepMessage, deliver: (output: SequenceOutput) => void): void {
@@ -35,7 +33,7 @@ export function forEachOutput(message: StepMessage, deliver: (output: SequenceOu
       const output = withForced(outputOf(id, row, result), forced.get(id));
       // Before the first of the sequence's tokens.
       forced.delete(id);
-      deliver(blocks && result.finish[row] !== 0 ? { ...output, blocks } : output);
+      deliver(blocks && result.finish[row] !== FINISH.none ? { ...output, blocks } : output);
     });
   }
   for (const { id, stopReason, error } of message.ended)
@@ -84,9 +82,9 @@ function promptOutput(id: number, row: number, end: number, result: StepResult):
 
 /** Copies what it takes: the columns may be windows on a whole message, which an output in a slow reader's queue must not hold. */
 function outputOf(id: number, row: number, result: StepResult): SequenceOutput {
-  const code = result.finish[row] ?? 0;
-  const finish = REASONS[code] ?? null;
-  if (code === GRAMMAR_FAILED) return { ...errorOutput(id, GRAMMAR_TOO_AMBIGUOUS), requestError: true };
+  const code = result.finish[row] as FinishCode;
+  const finish = REASONS[code];
+  if (code === FINISH.grammarFailed) return { ...errorOutput(id, GRAMMAR_TOO_AMBIGUOUS), requestError: true };
   if (finish === 'error') return errorOutput(id, NOT_FINITE);
   if (finish === 'none_allowed') return { ...errorOutput(id, ''), finish };
   // Lists: a typed array of one number takes several times the memory.

@@ -1,7 +1,7 @@
 /** Typed, batched messages between the API process and the engine process (child_process IPC, `advanced` serialization). */
 import type { ExtensionArguments } from '../extensions/extension.ts';
 import type { ExtensionSettings } from '../extensions/load.ts';
-import type { ForcedOutput } from '../scheduler/jumps.ts';
+import type { StepReport } from '../scheduler/loop.ts';
 import type { SpeculationOptions, SpeculationStats } from '../scheduler/speculation.ts';
 import type { StepTokensCount } from '../scheduler/step-counts.ts';
 import type { WeightCacheSettings } from './weight-cache.ts';
@@ -10,15 +10,7 @@ import type { AdapterRef } from './training.ts';
 import type { GrammarSpec } from './native-grammar.ts';
 import type { LlamaConfig } from '../llama/config.ts';
 import type { BlockHandle, KvTransferRequest, TransferSettings, TransferStats } from '../transfer/transfer.ts';
-import type {
-  ComputeDType,
-  Device,
-  ModelSpec,
-  SamplingSpec,
-  StepResult,
-  TensorEntry,
-  WeightQuantization,
-} from './native.ts';
+import type { ComputeDType, Device, ModelSpec, SamplingSpec, TensorEntry, WeightQuantization } from './native.ts';
 
 /** Everything the engine process needs to start; sent once, first. */
 export interface EngineConfig {
@@ -237,24 +229,6 @@ export type FromEngine =
  * After every step and when the queue changes. The step's results travel as native code made them, in columns: one message
  * costs the same for one sequence and for many.
  */
-export interface StepMessage {
+export interface StepMessage extends StepReport {
   type: 'step';
-  /** Ids that have run for the first time. */
-  started: number[];
-  /** Parallel to `started`: prompt tokens found in the prefix cache. */
-  cached: number[];
-  /** The id of each result's sequence, -1 for one that was aborted meanwhile; null with `result` when no step has ended. */
-  ids: Float64Array | null;
-  /** The same for each scored prompt token; -1 also for one that was delivered before. */
-  promptIds: Float64Array | null;
-  result: StepResult | null;
-  /** What the grammar forced before tokens of `result`. */
-  forced: ForcedOutput[];
-  /** Requests that can never run, and why. */
-  refused: { id: number; message: string }[];
-  /** Those that an extension ended between two steps, for good (`error` null) or because it failed. */
-  ended: { id: number; stopReason: string | null; error: string | null }[];
-  /** Sequences that this result ended and whose prompt's blocks are held. */
-  held: { id: number; blocks: BlockHandle }[];
-  stats: EngineStats;
 }

@@ -1,5 +1,12 @@
 /** llama.cpp behind the surface of the native engine: the scheduler's plans as batches of one context, a slot per sequence. */
-import type { NativeEngine, SequenceOpen, StepPlan, StepResult } from '../engine/native.ts';
+import {
+  FINISH,
+  type FinishCode,
+  type NativeEngine,
+  type SequenceOpen,
+  type StepPlan,
+  type StepResult,
+} from '../engine/native.ts';
 import type { LlamaBinding, LlamaContext, LlamaModel } from './binding.ts';
 import { SequenceSampler, type Vocabulary } from './sampler.ts';
 
@@ -7,10 +14,6 @@ import { SequenceSampler, type Vocabulary } from './sampler.ts';
 export const LLAMA_BATCH = 512;
 
 const SAMPLED_LAST = -1;
-const GOES_ON = 0;
-const STOPPED = 1;
-const FULL = 2;
-const NO_TOKEN = 3;
 
 interface Slot {
   readonly id: number;
@@ -155,11 +158,11 @@ function* batchesOf(rows: Row[]): Generator<Piece[]> {
   if (batch.length > 0) yield batch;
 }
 
-function finishOf({ token, slot }: Row): number {
+function finishOf({ token, slot }: Row): FinishCode {
   const { open, stopIds, history } = slot;
-  if (token < 0) return NO_TOKEN;
-  if (stopIds.has(token)) return STOPPED;
-  return history.length - open.promptLength >= open.sampling.maxTokens ? FULL : GOES_ON;
+  if (token < 0) return FINISH.notFinite;
+  if (stopIds.has(token)) return FINISH.stopToken;
+  return history.length - open.promptLength >= open.sampling.maxTokens ? FINISH.length : FINISH.none;
 }
 
 function resultOf(rows: Row[], micros: number): StepResult {

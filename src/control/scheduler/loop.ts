@@ -14,18 +14,18 @@ import type { Scheduler, Started } from './scheduler.ts';
 
 /** What happened since the last report; made once per step. */
 export interface StepReport {
-  /** Ids that began to run. */
+  /** Ids that have run for the first time. */
   started: number[];
   /** Parallel to `started`: prompt tokens found in the prefix cache. */
   cached: number[];
-  /** The id of each result's sequence (-1: aborted meanwhile); null when no step ended since the last report. */
+  /** The id of each result's sequence, -1 for one that was aborted meanwhile; null with `result` when no step has ended. */
   ids: Float64Array | null;
-  /** The same for each scored prompt token; -1 also for one that was reported before. */
+  /** The same for each scored prompt token; -1 also for one that was delivered before. */
   promptIds: Float64Array | null;
   result: StepResult | null;
   /** What grammars forced before the tokens of `result`. */
   forced: ForcedOutput[];
-  /** Requests that can never run. */
+  /** Requests that can never run, and why. */
   refused: { id: number; message: string }[];
   /** Those that an extension ended between two steps; what `result` has of them comes before. */
   ended: EndedSequence[];

@@ -1,12 +1,11 @@
 /** Whose a step's results are. */
-import type { StepResult } from '../engine/native.ts';
+import { FINISH, type StepResult } from '../engine/native.ts';
 import { type ForcedOutput, scoreForced } from './jumps.ts';
 import type { PlannedStep } from './plan.ts';
 import type { Sequence } from './sequence.ts';
 
-const NOT_FINITE = 3;
-/** Finish codes of results that bring no token. */
-const WITHOUT_TOKEN: ReadonlySet<number> = new Set([NOT_FINITE, 5, 6]);
+/** Results that finish so bring no token. */
+const WITHOUT_TOKEN: ReadonlySet<number> = new Set([FINISH.notFinite, FINISH.noToken, FINISH.grammarFailed]);
 
 /** Whose each row of a step's results is, -1 for those that nobody waits for. */
 export interface ResultOwners {
@@ -75,5 +74,5 @@ export function appendTokens({ sequence, begin, end }: RowResults, { tokens, fin
 
 /** What was computed of the sequence must not be found by others. */
 export function isSpoilt({ begin, end }: RowResults, { finish }: StepResult): boolean {
-  return end > begin && finish[end - 1] === NOT_FINITE;
+  return end > begin && finish[end - 1] === FINISH.notFinite;
 }

@@ -1,6 +1,6 @@
 import type { NativeProgram } from '../engine/native-grammar.ts';
 import type { PinnedAdapter } from '../engine/adapter-store.ts';
-import { PAGE_SIZE, type StepResult } from '../engine/native.ts';
+import { FINISH, PAGE_SIZE, type StepResult } from '../engine/native.ts';
 import type { EngineStats, SequenceRequest } from '../engine/protocol.ts';
 import { checkOptions, PageBudget, type SchedulerOptions } from './admission.ts';
 import { AdvisedSequences, type EndedSequence } from './advice.ts';
@@ -278,8 +278,8 @@ export class Scheduler {
   }
 
   #applyFinish(sequence: Sequence, finish: number): void {
-    if (finish === 0) return;
-    if (sequence.holdsBlocks && finish !== 3) this.holds.keep(sequence);
+    if (finish === FINISH.none) return;
+    if (sequence.holdsBlocks && finish !== FINISH.notFinite) this.holds.keep(sequence);
     this.#byId.delete(sequence.id);
     this.#leave(sequence);
     this.#leaving++;
