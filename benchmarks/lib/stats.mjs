@@ -14,10 +14,6 @@ export function median(values) {
   return quantile(values, 0.5);
 }
 
-export function mean(values) {
-  return values.reduce((sum, value) => sum + value, 0) / values.length;
-}
-
 /** Four significant digits: more would be noise. */
 export function rounded(value) {
   return Number.isFinite(value) ? Number(value.toPrecision(4)) : null;

@@ -5,7 +5,7 @@
 import { specialTokens } from './shapes.mjs';
 
 /** The printable stand-in of each byte, as byte-level BPE files write them. */
-export function byteAlphabet() {
+function byteAlphabet() {
   const printable = (byte) => (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
   let next = 256;
   return Array.from({ length: 256 }, (_, byte) => String.fromCharCode(printable(byte) ? byte : next++));

@@ -4,7 +4,7 @@ const scratch = new Float32Array(1);
 const scratchBits = new Uint32Array(scratch.buffer);
 
 /** Rounds to the nearest BF16, ties to even. Finite input only. */
-export function toBf16(value) {
+function toBf16(value) {
   scratch[0] = value;
   const bits = scratchBits[0];
   return (bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16;

@@ -99,7 +99,7 @@ export function canEnd(language: Language): boolean {
 }
 
 /** What may follow the byte; NONE where nothing may. */
-export function derive(language: Language, byte: number): Language {
+function derive(language: Language, byte: number): Language {
   let row = derived.get(language);
   if (!row) derived.set(language, (row = new Map()));
   let found = row.get(byte);

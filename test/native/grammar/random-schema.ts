@@ -16,7 +16,7 @@ export interface RandomSchema {
 const SHORT: Readonly<Record<number, string>> = { 8: 'b', 9: 't', 10: 'n', 12: 'f', 13: 'r', 34: '"', 92: '\\' };
 
 /** A character within a JSON string, as generate mode spells it. */
-export const spellJson: Spell = (code) => {
+const spellJson: Spell = (code) => {
   const short = SHORT[code];
   if (short !== undefined) return word(`\\${short}`);
   if (code < 0x20) return word(`\\u${code.toString(16).padStart(4, '0')}`);

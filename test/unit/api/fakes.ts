@@ -160,7 +160,7 @@ export class FakeSessions implements Sessions {
   }
 }
 
-export class FakeEngine implements EngineClient {
+class FakeEngine implements EngineClient {
   state: EngineState = 'ready';
   counters: EngineStats = {
     running: 0,
@@ -192,7 +192,7 @@ export function testSettings(changes: Partial<Settings> = {}): Settings {
 }
 
 /** What is stored of responses, in memory. */
-export class FakeResponses implements ResponseStore {
+class FakeResponses implements ResponseStore {
   keeps = true;
   readonly kept = new Map<string, StoredResponse>();
   failure: Error | null = null;
@@ -227,7 +227,7 @@ export class FakeResponses implements ResponseStore {
 }
 
 /** No models; calling a service is a mistake of the test. */
-export function noTraining(): TrainingServices {
+function noTraining(): TrainingServices {
   const services = { check: () => Promise.resolve([]) };
   return services as Partial<TrainingServices> as TrainingServices;
 }

@@ -100,7 +100,7 @@ export function parseEveryWay(options: OutputParserOptions, text: string, random
  * What breaks the streaming shapes: an id and a name come with a call's first delta and never again, indices in order, and
  * no delta is empty.
  */
-export function shapeFaults(deltas: readonly ParsedDelta[]): ParsedDelta[] {
+function shapeFaults(deltas: readonly ParsedDelta[]): ParsedDelta[] {
   let newest = -1;
   return deltas.filter((delta) => {
     if ('reasoning' in delta) return delta.reasoning === '';

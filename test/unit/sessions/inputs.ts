@@ -11,7 +11,7 @@ import { generationInput, RENDER, SAMPLING as UNSAID } from '../../fixtures/gene
 
 export { RENDER, REPLY } from '../../fixtures/generation-input.ts';
 
-export const SAMPLING: SamplingRequest = { ...UNSAID, temperature: 1, seed: 1n, maxTokens: 20 };
+const SAMPLING: SamplingRequest = { ...UNSAID, temperature: 1, seed: 1n, maxTokens: 20 };
 
 export function bytes(text: string): number[] {
   return [...new TextEncoder().encode(text)];

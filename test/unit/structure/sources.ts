@@ -4,7 +4,7 @@ import { existsSync, readFileSync, statSync } from 'node:fs';
 import path from 'node:path';
 import { parseAst } from 'vitest/node';
 
-export const root = path.resolve(import.meta.dirname, '../../..');
+const root = path.resolve(import.meta.dirname, '../../..');
 
 /** Tracked files and new ones that git does not ignore, relative to the root, with forward slashes. */
 export function repositoryFiles(): string[] {

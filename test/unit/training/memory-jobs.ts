@@ -3,7 +3,7 @@ import type { RlJob, SftJob } from '../../../src/control/training/ports.ts';
 import type { HistoryElement, TrajectoryGroup } from '../../../src/control/training/trajectories.ts';
 import { starterChat } from './chat-encoder.ts';
 
-export const chat = await starterChat();
+const chat = await starterChat();
 export const user = (content: string): HistoryElement => ({ role: 'user', content });
 
 export function choice(text: string): HistoryElement {

@@ -16,7 +16,7 @@ import { FAKE_SPEC, FakeEngine } from './fake-engine.ts';
 
 export const BASE = 'Qwen/Qwen3-0.6B';
 /** Keys are their entity's name behind `key-`. */
-export const ENTITIES = ['default', 'rivals'];
+const ENTITIES = ['default', 'rivals'];
 
 export interface Plane extends TestServer {
   engine_: FakeEngine;
