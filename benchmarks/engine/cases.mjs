@@ -27,7 +27,10 @@ export function prompt(shape, length, seed) {
   return Array.from({ length }, () => 257 + Math.floor(random() * (words - 257)));
 }
 
-/** One prompt per stream of a case in a round. Of those with a context all but the last tokens are the same in every round: both engines keep them. */
+/**
+ * One prompt per stream of a case in a round. Of those with a context all but the last tokens are the same in every
+ * round: both engines keep them.
+ */
 export function promptsOf(shape, { kind, n, context = 0 }, round) {
   const seed = round * 100_003 + n * 101 + (kind === 'decode' ? 7 : 0);
   if (kind === 'prefill') return [prompt(shape, n, seed)];

@@ -10,7 +10,10 @@ let adapters = [];
 
 const GREEDY = { temperature: 0, topP: 1, topK: 0, minP: 0, seed: 0n, choice: 0, minTokens: 0, logprobs: -1 };
 
-/** Runs the prompts together to their full length, on the base model or spread over `refs`; returns each one's ids and the times at which they came. */
+/**
+ * Runs the prompts together to their full length, on the base model or spread over `refs`; returns each one's ids and
+ * the times at which they came.
+ */
 function generate(prompts, maxTokens, refs = []) {
   const streams = prompts.map(() => ({ ids: [], times: [] }));
   const sampling = { ...GREEDY, maxTokens, stopIds: new Int32Array() };

@@ -1,4 +1,7 @@
-/** Writes one GGUF file (version 3) of a Qwen3 model: metadata, tensor table, aligned tensors. Norms and routers are F32, matrices BF16, Q8_0 or Q4_0. */
+/**
+ * Writes one GGUF file (version 3) of a Qwen3 model: metadata, tensor table, aligned tensors. Norms and routers are
+ * F32, matrices BF16, Q8_0 or Q4_0.
+ */
 import { writeSync } from 'node:fs';
 import {
   DEFAULT_ALIGNMENT,

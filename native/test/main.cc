@@ -1,4 +1,5 @@
-// Runs every test, or those whose name holds the first argument, and names the slow ones. Exit code 77: TANDEM_ISA names a set that this machine lacks.
+// Runs every test, or those whose name holds the first argument, and names the slow ones. Exit code 77: TANDEM_ISA names a set that this
+// machine lacks.
 // With emulated tiles (amx_tests): the AMX kernels, unless it names others.
 #include <cstdio>
 #include <cstdlib>

@@ -185,7 +185,10 @@ async function drain(
   await closed;
 }
 
-/** Named before there is a port: who asks early waits for them as for the model. What is wrong with their files shows before the weights are loaded. */
+/**
+ * Named before there is a port: who asks early waits for them as for the model. What is wrong with their files shows
+ * before the weights are loaded.
+ */
 async function operatorAdapters(
   settings: Settings,
   model: LoadedModel,

@@ -1,6 +1,9 @@
 import { existsSync } from 'node:fs';
 
-/** What builds the native parts: set-up in a clone; npm itself where it installed the package beside its dependencies, whose scripts it may have left out. */
+/**
+ * What builds the native parts: set-up in a clone; npm itself where it installed the package beside its dependencies,
+ * whose scripts it may have left out.
+ */
 export function setupCommand(root = new URL('../../', import.meta.url)): string {
   if (existsSync(new URL('scripts/setup.mjs', root))) return '`npm run setup`';
   return '`npm rebuild` in the folder that Tandem was installed in';

@@ -282,7 +282,10 @@ const BOUNDS: ReadonlySet<string> = new Set([
   'maxItems',
 ]);
 
-/** Two schemas for one body, since rules between fields and the model's name are told between them: all fields, and what those of sampling may hold. */
+/**
+ * Two schemas for one body, since rules between fields and the model's name are told between them: all fields, and
+ * what those of sampling may hold.
+ */
 export function splitSampling(schema: JsonSchema): { shape: JsonSchema; sampling: JsonSchema } {
   const fields = Object.entries(schema.properties ?? {});
   const shapes = fields.map(([name, field]) => [name, SAMPLING.has(name) ? withoutBounds(field) : field]);

@@ -53,7 +53,10 @@ const FINE = [
   'four engines of a model at once',
   '30 steps of engines that nobody holds',
 ];
-/** A call at the wrong time, or for what this machine lacks, is an Error, a value of the wrong kind a TypeError, any other wrong value a RangeError. */
+/**
+ * A call at the wrong time, or for what this machine lacks, is an Error, a value of the wrong kind a TypeError, any
+ * other wrong value a RangeError.
+ */
 const STATE =
   /^(engine of a closed model|step after close|pages (read|written) after close|a third step|a plan that closes its engine)$/;
 const LACKING = /^quantize for a device$/;

@@ -1,6 +1,6 @@
 /**
- * Weights quantised at load, and int8 keys and values: on the starter model and on stories260K about as good as BF16. `TANDEM_QUALITY=FILE` measures on other
- * conversations, drawn by models/starter/recipe/draw.py, and prints what it finds.
+ * Weights quantised at load, and int8 keys and values: on the starter model and on stories260K about as good as BF16.
+ * `TANDEM_QUALITY=FILE` measures on other conversations, drawn by models/starter/recipe/draw.py, and prints what it finds.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -60,8 +60,8 @@ constexpr float kLog2E = 1.4426950408889634f;
 // The block begins with 168 for each thread, as many as three warp groups have room for.
 constexpr int kGroupRegisters = 240, kBringerRegisters = 24;
 
-// `own_ready` when the block's own tiles have come; `full` and `empty` of each stage, when its tile has come with its marks, and when every warp of the
-// groups is done with it.
+// `own_ready` when the block's own tiles have come; `full` and `empty` of each stage, when its tile has come with its marks, and when
+// every warp of the groups is done with it.
 struct Memory {
   unsigned char *own, *stages;
   Marks* marks;

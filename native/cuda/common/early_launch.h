@@ -3,7 +3,8 @@
 //
 // What makes it safe: wait_for_inputs() comes first in every thread of every kernel that is launched so (but for begin_beside()), and before
 // it is read only what no kernel writes: weights, and a step's inputs, which were sent before its first kernel began, so before any that came
-// after it; these not by way of the first-level cache, which may hold an earlier step's. It returns when all kernels before have ended and what they wrote is there, as each of them has waited too.
+// after it; these not by way of the first-level cache, which may hold an earlier step's. It returns when all kernels before have ended and
+// what they wrote is there, as each of them has waited too.
 // A kernel begins when every block of the one before it has begun, so it takes nothing that those would need.
 // In a kernel that is launched otherwise wait_for_inputs() only lets the next one begin: all before it have ended.
 #pragma once

@@ -77,7 +77,8 @@ struct ExpertsMatMul {
   float* y;  // pairs, ldy floats apart
   int64_t ldy;
   QuantWeights quantised = {};  // each expert's from a panel of its own on
-  // Instead of y: [pairs][n / 2], swiglu() (elementwise/swiglu.h) of gate and up; n is a multiple of 4. And both rounded, [pairs][n]; null: not wanted.
+  // Instead of y: [pairs][n / 2], swiglu() (elementwise/swiglu.h) of gate and up; n is a multiple of 4. And both rounded, [pairs][n];
+  // null: not wanted.
   bf16 *gated = nullptr, *kept = nullptr;
   // By wgmma (which takes no quantised weights) rows of x, and of what is gated, lie in the order of `order`: row i is that of pair order[i], and
   // `shared` is 1. n is a multiple of 8 then, of 16 where it is gated, ldy one of 4, y and what is gated 16-byte aligned.

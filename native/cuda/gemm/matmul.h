@@ -1,8 +1,8 @@
 // y[m][n] (+)= x[m][k] . w[n][k]^T in bf16 with float sums, on tensor cores. Quantised weights are widened to bf16 where they are used.
 //
 // The arithmetic of an element depends on n and k alone: k is cut into `matmul_splits(n, k)` parts of whole 64s; each part is one chain of
-// products of the tensor core, 16 k at a time, over k ascending, and the parts are added in order. Whether the parts are computed by one block or by several, and
-// how many tokens share a tile, changes nothing: prefill and decode give the same bits.
+// products of the tensor core, 16 k at a time, over k ascending, and the parts are added in order. Whether the parts are computed by one
+// block or by several, and how many tokens share a tile, changes nothing: prefill and decode give the same bits.
 #pragma once
 #include "cuda/gemm/parts.h"
 #include "cuda/gemm/quant_weights.h"

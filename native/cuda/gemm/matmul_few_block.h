@@ -1,7 +1,7 @@
-// Quantised weights times few tokens: a block of the kernels that have some (matmul_few.cu, experts/). A warp has 16 outputs; what a lane multiplies of
-// their weights it loads into its own registers, several tiles ahead, so weights meet no barrier and no shared memory. Tokens come through shared
-// memory, some tiles per barrier. What is done per weight is what bounds these kernels: their loops are of one format each, of whose tiles every
-// place is known when they are compiled.
+// Quantised weights times few tokens: a block of the kernels that have some (matmul_few.cu, experts/). A warp has 16 outputs; what a lane
+// multiplies of their weights it loads into its own registers, several tiles ahead, so weights meet no barrier and no shared memory.
+// Tokens come through shared memory, some tiles per barrier. What is done per weight is what bounds these kernels: their loops are of one
+// format each, of whose tiles every place is known when they are compiled.
 #pragma once
 #include "cuda/common/early_launch.h"
 #include "cuda/gemm/matmul_few.h"

@@ -1,8 +1,8 @@
 // The sums of low-rank adapters, in the one order that all kernels keep: these are A x, and lora_outputs.h has B u.
 //
 // A x: the inputs are cut in kSegments segments of whole kStep inputs, by their number alone. A segment's sums are two chains of
-// mma_m16n8k16, ranks by rows, that take its inputs by turns (add_run); zeros stand for what is behind the last input. Then come the two chains' sum, the
-// segments in order, and the scale.
+// mma_m16n8k16, ranks by rows, that take its inputs by turns (add_run); zeros stand for what is behind the last input. Then come the two
+// chains' sum, the segments in order, and the scale.
 #pragma once
 #include "cuda/common/tensor_core.h"
 #include "cuda/lora/lora.h"

@@ -17,7 +17,8 @@ class Frame;
 // What a frame asks to know of the text of the lexeme on top of it.
 enum class Reading : uint8_t { kNothing, kHash, kText };
 
-// Decoded text, for property names and different items. The hash is wide enough that a collision (a name wrongly taken for a repeated one) does not occur.
+// Decoded text, for property names and different items. The hash is wide enough that a collision (a name wrongly taken for a repeated one)
+// does not occur.
 struct Text {
   uint64_t a = 0x243F6A8885A308D3ull, b = 0x13198A2E03707344ull;
   std::string whole{};  // only with Reading::kText

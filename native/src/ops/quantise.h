@@ -13,7 +13,8 @@ namespace tandem::ops {
 //   kFp8: the scale is the smallest power of two that leaves no magnitude above 448. The codes have an exponent of their own, so a finer
 //   scale, or one per group, would hardly make them more exact (a row's small weights lose steps 2^-15 below its largest); and a power of
 //   two makes every number that a code stands for a bf16 number, so nothing is rounded a second time.
-// A group with a number that is not finite, or whose scale no f16 holds, gets a scale that is not (of kFp8: such a row): its outputs are NaN, as they were.
+// A group with a number that is not finite, or whose scale no f16 holds, gets a scale that is not (of kFp8: such a row): its outputs are
+// NaN, as they were.
 void quantise_weights(QuantFormat format, const float* row, int64_t k, uint8_t* values, float* scales);
 
 }  // namespace tandem::ops

@@ -4,8 +4,8 @@
 
 namespace tandem::ops {
 
-// matmul_panels for a quantised w: rows of x are quantised once, each by itself, in groups of 32 (simd/quant_format.h), then every panel is multiplied in whole
-// numbers. One arithmetic whatever m: each y[i][j] is one chain over the groups of k (simd/quant_kernels.h).
+// matmul_panels for a quantised w: rows of x are quantised once, each by itself, in groups of 32 (simd/quant_format.h), then every panel
+// is multiplied in whole numbers. One arithmetic whatever m: each y[i][j] is one chain over the groups of k (simd/quant_kernels.h).
 void quantised_matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
                              PanelRange range, float* y, int64_t ldy, bool accumulate, const AfterPanel& after);
 

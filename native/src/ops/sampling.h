@@ -1,8 +1,8 @@
 // From one row of logits to one token, its log-probability and the best alternatives.
 //
 // Order of operations as vLLM's sampler (vllm/v1/sample/sampler.py describes it): raw log-probabilities first, from the untouched logits
-// over the whole vocabulary; then the grammar's mask, allowed ids, bad words, minimum tokens, logit bias, penalties (repetition, frequency, presence);
-// then argmax for greedy rows, or division by the temperature, min_p, top_k, top_p and the draw.
+// over the whole vocabulary; then the grammar's mask, allowed ids, bad words, minimum tokens, logit bias, penalties (repetition,
+// frequency, presence); then argmax for greedy rows, or division by the temperature, min_p, top_k, top_p and the draw.
 //
 // Controls are sparse: what a request does not use costs nothing, what it uses costs by its own size, not by the vocabulary's
 // (allowed ids excepted, which clear the row once).

@@ -18,7 +18,8 @@ constexpr int kPagesPerTile = kKeyTile / kPage;
 constexpr float kNegInf = -__builtin_inff();
 
 // ---------------------------------------------------------------- elementary functions
-// exp with a relative error below 2 ulp up to 88.37 (1e-4 above); 0 below -87.3, +inf above 88.7. Polynomial after reduction by ln 2 in two parts (Cody-Waite).
+// exp with a relative error below 2 ulp up to 88.37 (1e-4 above); 0 below -87.3, +inf above 88.7. Polynomial after reduction by ln 2 in
+// two parts (Cody-Waite).
 inline VF vexp(VF x) {
   // r carries a NaN on.
   VF n = vscale_range(vround(vmul(x, vset(1.44269504088896341f))));

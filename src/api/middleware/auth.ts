@@ -1,4 +1,7 @@
-/** `Authorization: Bearer` on every path but the health checks, known or unknown, whatever the method; for clients of the Messages API `x-api-key` too. */
+/**
+ * `Authorization: Bearer` on every path but the health checks, known or unknown, whatever the method; for clients of
+ * the Messages API `x-api-key` too.
+ */
 import type { Context, Middleware } from 'koa';
 import type { Caller, KeyDirectory } from '../deps.ts';
 import { ApiError } from '../errors.ts';

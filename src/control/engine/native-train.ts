@@ -33,7 +33,10 @@ export interface NativeTrainer {
   scores(): RowScores;
   /** Of the last finished optimizer step. */
   outcome(): StepOutcome;
-  /** A copy of the FP32 masters, moments and the step count, of `count` factors from `first` on. Not while an optimizer step is begun and unfinished. */
+  /**
+   * A copy of the FP32 masters, moments and the step count, of `count` factors from `first` on. Not while an
+   * optimizer step is begun and unfinished.
+   */
   state(first?: number, count?: number): Promise<TrainerState>;
   /** Bytes that a row of one sequence of so many tokens takes. */
   rowBytes(tokens: number): number;

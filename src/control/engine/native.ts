@@ -257,7 +257,10 @@ export interface StepResult {
   topRanges: Int32Array;
   topIds: Int32Array;
   topLogprobs: Float32Array;
-  /** Scored tokens of prompts (raw) and forced outputs (in the sequence's mode), one entry each: slot, position of the token, raw log-probability (NaN: not finite), rank, (offset, count) into top*. */
+  /**
+   * Scored tokens of prompts (raw) and forced outputs (in the sequence's mode), one entry each: slot, position of the
+   * token, raw log-probability (NaN: not finite), rank, (offset, count) into top*.
+   */
   promptSlots: Int32Array;
   promptPositions: Int32Array;
   promptLogprobs: Float32Array;

@@ -94,7 +94,10 @@ export class AdapterRegistry implements ModelResolver {
     if (entry) await this.#load(entry.adapter);
   }
 
-  /** Resolves when the engine has it and requests may use the name. Throws as `name` and `load`. `replace`: the name may be there; requests that run keep what they have. */
+  /**
+   * Resolves when the engine has it and requests may use the name. Throws as `name` and `load`. `replace`: the name
+   * may be there; requests that run keep what they have.
+   */
   async add(adapter: NamedAdapter, replace = false): Promise<void> {
     const { name } = adapter;
     this.#checkFree(name, replace);

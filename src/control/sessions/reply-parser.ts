@@ -61,7 +61,10 @@ function chosenInUnknownFormat(reply: ReplyOptions, parsers: ModelParsers): bool
   return reply.tools === 'auto' && parsers.tool === null;
 }
 
-/** `input` has passed checkToolFormat. null when the whole output is content. `promptEnd`: the text of the prompt's last tokens, those of a continued text and some before it. */
+/**
+ * `input` has passed checkToolFormat. null when the whole output is content. `promptEnd`: the text of the prompt's
+ * last tokens, those of a continued text and some before it.
+ */
 export function replyParsing(input: GenerationInput, parsers: ModelParsers, promptEnd: string): ReplyParsing | null {
   const { reply, prompt } = input;
   if (reply === null || prompt.kind !== 'chat') return null;

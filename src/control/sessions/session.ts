@@ -164,7 +164,10 @@ export interface ChoiceDelta {
   toolCalls: ToolCallDelta[];
   /** The same three in the order in which the model wrote them; absent where nothing takes the output apart. */
   pieces?: ParsedDelta[];
-  /** With `finish`, where there are pieces: where the text that they were taken from ends. Tokens from there on ended it: an end token, a stop string. */
+  /**
+   * With `finish`, where there are pieces: where the text that they were taken from ends. Tokens from there on ended
+   * it: an end token, a stop string.
+   */
   textEnd?: number;
   /** Tokens generated, and those of them that are reasoning: hidden ones too, which `tokenIds` lacks. */
   tokens: number;

@@ -12,8 +12,8 @@ export interface AdapterShape {
 export const DEFAULT_ADAPTER_SHAPE: AdapterShape = { rank: 8, alpha: 16 };
 
 /**
- * The same for the same model id, whenever it is asked for. Order of factors: layers, then ADAPTER_MODULES as far as the layer has them. Drawing millions of numbers takes
- * a while: others get their turn after each factor.
+ * The same for the same model id, whenever it is asked for. Order of factors: layers, then ADAPTER_MODULES as far as
+ * the layer has them. Drawing millions of numbers takes a while: others get their turn after each factor.
  */
 export async function identityAdapter(
   spec: ModelSpec,

@@ -2,7 +2,8 @@
  * The engine process with the fake addon, loaded from dist/ like the real one. The model's file names carry what the fake
  * shall do: `step-ms=N` (time of a step), `load-ms=N`, `load-fails=TEXT`, `load-fails-beside=FILE` (while it is
  * there), `load-crashes`, `crash-on-prompt=ID` (the process ends itself in the step that a prompt beginning with ID starts in),
- * `crash-in-training` (in the first slice of a trainer's work), `hang-in-training` (there as well), `slices=N` (100 ms each, of every call), `crash-on-adapter` (while one is loaded).
+ * `crash-in-training` (in the first slice of a trainer's work), `hang-in-training` (there as well), `slices=N` (100 ms
+ * each, of every call), `crash-on-adapter` (while one is loaded).
  */
 import { existsSync } from 'node:fs';
 import { serveParent } from '../../../dist/control/engine/process-port.js';

@@ -1,6 +1,7 @@
 /**
- * Runs jobs without a store and without an interruption: `unbroken.mjs plain|native` reads [{id, modelId, key, start}] from standard input, where `start`
- * is the number of an earlier job of the list, whose result the job began with, or null, and writes the versions of their results.
+ * Runs jobs without a store and without an interruption: `unbroken.mjs plain|native` reads [{id, modelId, key, start}]
+ * from standard input, where `start` is the number of an earlier job of the list, whose result the job began with, or
+ * null, and writes the versions of their results.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

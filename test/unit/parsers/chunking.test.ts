@@ -11,7 +11,10 @@ const SAMPLES = 250;
 
 const TIMINGS: CallTiming[] = ['complete', 'begun'];
 
-/** Calls that were handed out as they began: all that are complete are among them, and what broke off is the beginning of an object: as written, or in JSON. */
+/**
+ * Calls that were handed out as they began: all that are complete are among them, and what broke off is the beginning
+ * of an object: as written, or in JSON.
+ */
 function expectBegun(begun: ParsedOutput, complete: ParsedOutput, text: string, asWritten = true): void {
   const found = begun.toolCalls.map(({ name, arguments: json }) => JSON.stringify([name, json]));
   let at = -1;

@@ -4,6 +4,9 @@ import { type FunctionSpan, nativeFunctions, read, repositoryFiles, scriptFuncti
 
 const FILE_LINES_MAX = 500;
 const FUNCTION_LINES_MAX = 70;
+/** Characters, of what no formatter breaks. */
+const COMMENT_LINE_MAX = 155;
+const DOCUMENT_LINE_MAX = 175;
 
 /** Files that may be longer, with their length now: lower it when they shrink, never raise it. */
 const LONG_FILES: Record<string, number> = {};
@@ -55,6 +58,32 @@ describe('lengths', () => {
       ),
     ];
     expect(done).toEqual([]);
+  });
+});
+
+const isComment = (line: string) => /^\s*(\/\/|\/?\*)/.test(line);
+
+/** A table's row is one line however long it is, and code is as long as it must be. */
+function proseOf(text: string): string[] {
+  return text
+    .replace(/^```[\s\S]*?^```/gm, '')
+    .split('\n')
+    .filter((line) => !line.startsWith('|'));
+}
+
+describe('lines', () => {
+  const tooLong = (file: string, lines: string[], most: number) =>
+    lines.filter((line) => line.length > most).map((line) => `${file}: ${line.slice(0, 60)}`);
+
+  it(`of comments have ${COMMENT_LINE_MAX} characters at most`, () => {
+    const found = sources.flatMap((file) => tooLong(file, read(file).split('\n').filter(isComment), COMMENT_LINE_MAX));
+    expect(found).toEqual([]);
+  });
+
+  it(`of documents have ${DOCUMENT_LINE_MAX} characters at most`, () => {
+    const documents = files.filter((file) => file.endsWith('.md'));
+    expect(documents.length).toBeGreaterThan(0);
+    expect(documents.flatMap((file) => tooLong(file, proseOf(read(file)), DOCUMENT_LINE_MAX))).toEqual([]);
   });
 });
 

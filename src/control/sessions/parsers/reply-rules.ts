@@ -18,7 +18,10 @@ export function isWholeCall(json: string): boolean {
   return scanJson(json)?.root === '{';
 }
 
-/** Whether a reply has a whole call. What a stream told of one that broke off is nothing to end a turn for: clients may complete its JSON and run it. */
+/**
+ * Whether a reply has a whole call. What a stream told of one that broke off is nothing to end a turn for: clients
+ * may complete its JSON and run it.
+ */
 export class CallWatch {
   hasWhole = false;
   #scanner = new JsonScanner();
