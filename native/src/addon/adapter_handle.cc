@@ -4,15 +4,15 @@
 #include "addon/model_handle.h"
 #include "addon/read.h"
 #include "addon/read_spec.h"
+#include "addon/tagged.h"
 
 namespace tandem::addon {
 namespace {
 
-constexpr napi_type_tag kAdapterTag = {0x2f6b1c0d8a5e4793ull, 0xb81d3e6f90c2a754ull};
-
 struct AdapterHolder {
   std::shared_ptr<const model::Adapter> adapter;
 };
+using HeldAdapter = std::shared_ptr<AdapterHolder>;
 
 class LoadAdapterJob : public BackgroundJob {
  public:
@@ -47,13 +47,7 @@ Napi::Value adapter_handle(Napi::Env env, std::shared_ptr<const model::Adapter> 
                holder->adapter.reset();
                return info.Env().Undefined();
              }));
-  auto* owned = new std::shared_ptr<AdapterHolder>(holder);
-  auto finalize = [](napi_env, void* data, void*) { delete static_cast<std::shared_ptr<AdapterHolder>*>(data); };
-  if (napi_wrap(env, object, owned, finalize, nullptr, nullptr) != napi_ok) {
-    delete owned;
-    throw Napi::Error::New(env, "could not create the adapter handle");
-  }
-  napi_type_tag_object(env, object, &kAdapterTag);
+  wrap(object, holder, kAdapterTag);
   return object;
 }
 
@@ -66,13 +60,7 @@ Napi::Value load_adapter(const Napi::CallbackInfo& info) {
 }
 
 std::shared_ptr<const model::Adapter> adapter_of(const Napi::Value& value) {
-  bool tagged = false;
-  void* data = nullptr;
-  if (!value.IsObject() || napi_check_object_type_tag(value.Env(), value, &kAdapterTag, &tagged) != napi_ok || !tagged ||
-      napi_unwrap(value.Env(), value, &data) != napi_ok) {
-    throw Error(ErrorKind::kType, "adapter must be a loaded adapter");
-  }
-  auto adapter = (*static_cast<std::shared_ptr<AdapterHolder>*>(data))->adapter;
+  auto adapter = unwrap<HeldAdapter>(value, kAdapterTag, "adapter must be a loaded adapter")->adapter;
   require(adapter != nullptr, ErrorKind::kState, "the adapter is closed");
   return adapter;
 }

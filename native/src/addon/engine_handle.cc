@@ -238,11 +238,8 @@ class PagesWorker : public PromiseWorker {
 
 Napi::Value move_pages(const std::shared_ptr<EngineHolder>& holder, const Napi::CallbackInfo& info, bool write) {
   return guarded(info.Env(), [&]() -> Napi::Value {
-    Napi::Object arguments = Napi::Object::New(info.Env());
-    arguments.Set("pages", info[0]);
-    arguments.Set("bytes", info[1]);
-    std::vector<int32_t> pages = read_int32_array(arguments, "pages");
-    std::vector<uint8_t> bytes = write ? read_uint8_array(arguments, "bytes") : std::vector<uint8_t>();
+    std::vector<int32_t> pages = as_int32_array(info[0], "pages");
+    std::vector<uint8_t> bytes = write ? as_uint8_array(info[1], "bytes") : std::vector<uint8_t>();
     return (new PagesWorker(info.Env(), holder, std::move(pages), std::move(bytes), write))->start();
   });
 }

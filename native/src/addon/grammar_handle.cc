@@ -9,6 +9,7 @@
 #include "addon/background_jobs.h"
 #include "addon/promise_worker.h"
 #include "addon/read.h"
+#include "addon/tagged.h"
 #include "grammar/ebnf.h"
 #include "grammar/matcher.h"
 #include "grammar/structural_tag.h"
@@ -18,33 +19,7 @@ namespace {
 
 using namespace grammar;
 
-constexpr napi_type_tag kVocabularyTag = {0x51d0c3a7e84b9f26ull, 0xb7e2914d06fa583cull};
-constexpr napi_type_tag kConstraintTag = {0x3e9a51c7f0426db8ull, 0x96d1f84a2b7c05e3ull};
-
 using Masks = std::shared_ptr<const SharedMasks>;
-
-template <typename Object>
-void wrap(Napi::Env env, Napi::Object& object, Object held, const napi_type_tag& tag) {
-  auto* owned = new Object(std::move(held));
-  auto finalize = [](napi_env, void* data, void*) { delete static_cast<Object*>(data); };
-  if (napi_wrap(env, object, owned, finalize, nullptr, nullptr) != napi_ok) {
-    delete owned;
-    throw Napi::Error::New(env, "could not create the handle");
-  }
-  napi_type_tag_object(env, object, &tag);
-}
-
-// What wrap() put there; throws with `message` for anything else.
-template <typename Object>
-Object unwrap(const Napi::Value& value, const napi_type_tag& tag, const char* message) {
-  bool matches = false;
-  void* data = nullptr;
-  if (!value.IsObject() || napi_check_object_type_tag(value.Env(), value, &tag, &matches) != napi_ok || !matches ||
-      napi_unwrap(value.Env(), value, &data) != napi_ok) {
-    throw Error(ErrorKind::kType, message);
-  }
-  return *static_cast<Object*>(data);
-}
 
 Masks vocabulary_of(const Napi::Value& value) { return unwrap<Masks>(value, kVocabularyTag, "vocabulary must come from createVocabulary"); }
 
@@ -65,7 +40,7 @@ class VocabularyWorker : public PromiseWorker {
   Napi::Value result(Napi::Env env) override {
     Napi::Object object = Napi::Object::New(env);
     object.Set("size", Napi::Number::New(env, double(masks_->vocabulary().size())));
-    wrap(env, object, masks_, kVocabularyTag);
+    wrap(object, masks_, kVocabularyTag);
     return object;
   }
 
@@ -175,9 +150,7 @@ Napi::Object make_matcher(Napi::Env env, MatcherHolder made) {
     return Napi::Boolean::New(info.Env(), m.advance(whole_argument(info[0], "token")));
   });
   method("advanceBytes", [](Matcher& m, const Napi::CallbackInfo& info) {
-    Napi::Object arguments = Napi::Object::New(info.Env());
-    arguments.Set("bytes", info[0]);
-    std::vector<uint8_t> bytes = read_uint8_array(arguments, "bytes");
+    std::vector<uint8_t> bytes = as_uint8_array(info[0], "bytes");
     return Napi::Boolean::New(info.Env(), m.advance_bytes({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
   });
   method("canEnd", [](Matcher& m, const Napi::CallbackInfo& info) { return Napi::Boolean::New(info.Env(), m.can_end()); });
@@ -228,7 +201,7 @@ Napi::Value constrain(const std::shared_ptr<const engine::Program>& program, con
   require(most >= 1, ErrorKind::kRange, "options.maxTokens must be at least 1");
   auto constraint = std::make_shared<engine::Constraint>(program, read_int32_array(options, "stopIds"), most, read_bool(options, "jumps"));
   Napi::Object object = Napi::Object::New(info.Env());
-  wrap(info.Env(), object, constraint, kConstraintTag);
+  wrap(object, constraint, kConstraintTag);
   // About what its matcher keeps to go back.
   auto told = std::make_shared<ToldBytes>(info.Env());
   told->set(size_t(64) << 10);
@@ -237,19 +210,14 @@ Napi::Value constrain(const std::shared_ptr<const engine::Program>& program, con
                  return guarded(call.Env(), [&]() -> Napi::Value { return body(*constraint, call); });
                }));
   };
-  auto tokens_of = [](const Napi::CallbackInfo& call) {
-    Napi::Object arguments = Napi::Object::New(call.Env());
-    arguments.Set("tokens", call[0]);
-    return read_int32_array(arguments, "tokens");
-  };
-  method("take", [tokens_of](engine::Constraint& c, const Napi::CallbackInfo& call) -> Napi::Value {
-    std::vector<int32_t> tokens = tokens_of(call);
+  method("take", [](engine::Constraint& c, const Napi::CallbackInfo& call) -> Napi::Value {
+    std::vector<int32_t> tokens = as_int32_array(call[0], "tokens");
     for (size_t i = 0; i < tokens.size(); ++i) c.take(int64_t(i), tokens[i]);
     return call.Env().Undefined();
   });
   method("forced", [](engine::Constraint& c, const Napi::CallbackInfo& call) { return to_bytes(call.Env(), c.forced()); });
-  method("jump", [tokens_of](engine::Constraint& c, const Napi::CallbackInfo& call) {
-    return Napi::Number::New(call.Env(), double(c.jump(tokens_of(call))));
+  method("jump", [](engine::Constraint& c, const Napi::CallbackInfo& call) {
+    return Napi::Number::New(call.Env(), double(c.jump(as_int32_array(call[0], "tokens"))));
   });
   return object;
 }
@@ -357,12 +325,8 @@ Source read_source(const Napi::Value& value, const Napi::Value& settings) {
 
 Napi::Value create_vocabulary(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
-    Napi::Object arguments = Napi::Object::New(info.Env());
-    arguments.Set("bytes", info[0]);
-    arguments.Set("offsets", info[1]);
-    arguments.Set("endTokens", info[2]);
-    return (new VocabularyWorker(info.Env(), read_uint8_array(arguments, "bytes"), read_int32_array(arguments, "offsets"),
-                                 read_int32_array(arguments, "endTokens")))
+    return (new VocabularyWorker(info.Env(), as_uint8_array(info[0], "bytes"), as_int32_array(info[1], "offsets"),
+                                 as_int32_array(info[2], "endTokens")))
         ->start();
   });
 }

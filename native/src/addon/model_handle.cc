@@ -5,12 +5,10 @@
 #include "addon/promise_worker.h"
 #include "addon/read.h"
 #include "addon/read_spec.h"
+#include "addon/tagged.h"
 
 namespace tandem::addon {
 namespace {
-
-// Two copies of the addon in one process must not take each other's objects: drawn for this class, checked before every unwrap.
-constexpr napi_type_tag kModelTag = {0x6d0e5a44c9b34f0bull, 0x9d6c2c7aa4e1b8f3ull};
 
 using Holder = std::shared_ptr<LoadedModel>;
 
@@ -67,13 +65,7 @@ Napi::Value make_handle(Napi::Env env, LoadedModel model) {
                *holder = {};
                return info.Env().Undefined();
              }));
-  auto* owned = new Holder(holder);
-  auto finalize = [](napi_env, void* data, void*) { delete static_cast<Holder*>(data); };
-  if (napi_wrap(env, object, owned, finalize, nullptr, nullptr) != napi_ok) {
-    delete owned;
-    throw Napi::Error::New(env, "could not create the model handle");
-  }
-  napi_type_tag_object(env, object, &kModelTag);
+  wrap(object, holder, kModelTag);
   return object;
 }
 
@@ -148,13 +140,7 @@ Napi::Value load_model(const Napi::CallbackInfo& info) {
 }
 
 LoadedModel model_of(const Napi::Value& value) {
-  bool tagged = false;
-  void* data = nullptr;
-  if (!value.IsObject() || napi_check_object_type_tag(value.Env(), value, &kModelTag, &tagged) != napi_ok || !tagged ||
-      napi_unwrap(value.Env(), value, &data) != napi_ok) {
-    throw Error(ErrorKind::kType, "model must be a loaded model");
-  }
-  LoadedModel loaded = **static_cast<Holder*>(data);
+  LoadedModel loaded = *unwrap<Holder>(value, kModelTag, "model must be a loaded model");
   require(loaded.model != nullptr, ErrorKind::kState, "the model is closed");
   return loaded;
 }

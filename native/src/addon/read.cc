@@ -10,8 +10,7 @@ namespace {
 }
 
 template <typename T>
-std::vector<T> read_typed(const Napi::Object& object, const char* field, napi_typedarray_type type, const char* expected) {
-  Napi::Value value = read_property(object, field);
+std::vector<T> as_typed(const Napi::Value& value, const char* field, napi_typedarray_type type, const char* expected) {
   if (!value.IsTypedArray()) wrong_type(field, expected);
   napi_typedarray_type found;
   size_t length = 0;
@@ -28,6 +27,11 @@ std::vector<T> read_typed(const Napi::Object& object, const char* field, napi_ty
   return std::vector<T>(items, items + length);
 }
 
+double as_number(const Napi::Value& value, const char* field) {
+  if (!value.IsNumber()) wrong_type(field, "a number");
+  return value.As<Napi::Number>().DoubleValue();
+}
+
 }  // namespace
 
 Napi::Value read_property(const Napi::Object& object, const char* field) { return object.Get(field); }
@@ -37,19 +41,17 @@ Napi::Object read_object(const Napi::Value& value, const char* field) {
   return value.As<Napi::Object>();
 }
 
-double read_number(const Napi::Object& object, const char* field) {
-  Napi::Value value = read_property(object, field);
-  if (!value.IsNumber()) wrong_type(field, "a number");
-  return value.As<Napi::Number>().DoubleValue();
-}
+double read_number(const Napi::Object& object, const char* field) { return as_number(read_property(object, field), field); }
 
-int64_t read_int(const Napi::Object& object, const char* field) {
-  double number = read_number(object, field);
+int64_t as_int(const Napi::Value& value, const char* name) {
+  double number = as_number(value, name);
   if (!(std::fabs(number) <= 9007199254740991.0) || number != std::trunc(number)) {
-    throw Error(ErrorKind::kRange, std::string(field) + " must be a whole number");
+    throw Error(ErrorKind::kRange, std::string(name) + " must be a whole number");
   }
   return int64_t(number);
 }
+
+int64_t read_int(const Napi::Object& object, const char* field) { return as_int(read_property(object, field), field); }
 
 bool read_bool(const Napi::Object& object, const char* field) {
   Napi::Value value = read_property(object, field);
@@ -74,20 +76,32 @@ uint64_t read_bits64(const Napi::Object& object, const char* field) {
   return bits;
 }
 
+std::vector<int32_t> as_int32_array(const Napi::Value& value, const char* name) {
+  return as_typed<int32_t>(value, name, napi_int32_array, "an Int32Array");
+}
+
+std::vector<float> as_float32_array(const Napi::Value& value, const char* name) {
+  return as_typed<float>(value, name, napi_float32_array, "a Float32Array");
+}
+
+std::vector<uint8_t> as_uint8_array(const Napi::Value& value, const char* name) {
+  return as_typed<uint8_t>(value, name, napi_uint8_array, "a Uint8Array");
+}
+
 std::vector<int32_t> read_int32_array(const Napi::Object& object, const char* field) {
-  return read_typed<int32_t>(object, field, napi_int32_array, "an Int32Array");
+  return as_int32_array(read_property(object, field), field);
 }
 
 std::vector<float> read_float32_array(const Napi::Object& object, const char* field) {
-  return read_typed<float>(object, field, napi_float32_array, "a Float32Array");
+  return as_float32_array(read_property(object, field), field);
 }
 
 std::vector<double> read_float64_array(const Napi::Object& object, const char* field) {
-  return read_typed<double>(object, field, napi_float64_array, "a Float64Array");
+  return as_typed<double>(read_property(object, field), field, napi_float64_array, "a Float64Array");
 }
 
 std::vector<uint8_t> read_uint8_array(const Napi::Object& object, const char* field) {
-  return read_typed<uint8_t>(object, field, napi_uint8_array, "a Uint8Array");
+  return as_uint8_array(read_property(object, field), field);
 }
 
 Napi::Value js_error(Napi::Env env, ErrorKind kind, const std::string& message) {

@@ -23,6 +23,11 @@ std::vector<int32_t> read_int32_array(const Napi::Object& object, const char* fi
 std::vector<float> read_float32_array(const Napi::Object& object, const char* field);
 std::vector<double> read_float64_array(const Napi::Object& object, const char* field);
 std::vector<uint8_t> read_uint8_array(const Napi::Object& object, const char* field);
+// The same of a value itself, such as an argument; `name` is for the error.
+int64_t as_int(const Napi::Value& value, const char* name);
+std::vector<int32_t> as_int32_array(const Napi::Value& value, const char* name);
+std::vector<float> as_float32_array(const Napi::Value& value, const char* name);
+std::vector<uint8_t> as_uint8_array(const Napi::Value& value, const char* name);
 // An array of at most `most` items; `item(value, index)` reads each.
 template <typename Item>
 void read_array(const Napi::Value& value, const char* field, uint32_t most, const Item& item) {

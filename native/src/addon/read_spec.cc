@@ -116,11 +116,7 @@ std::vector<std::vector<int32_t>> read_words(const Napi::Object& sampling) {
   std::vector<std::vector<int32_t>> words;
   Napi::Value value = read_property(sampling, "badWords");
   if (value.IsUndefined()) return words;
-  read_array(value, "badWords", 100000, [&](const Napi::Value& word, uint32_t) {
-    Napi::Object holder = Napi::Object::New(value.Env());
-    holder.Set("badWords", word);
-    words.push_back(read_int32_array(holder, "badWords"));
-  });
+  read_array(value, "badWords", 100000, [&](const Napi::Value& word, uint32_t) { words.push_back(as_int32_array(word, "badWords")); });
   return words;
 }
 

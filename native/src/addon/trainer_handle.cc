@@ -80,11 +80,8 @@ class StateWorker : public TrainerWorker {
 Napi::Value state(const Holder& holder, const Napi::CallbackInfo& info) {
   int64_t first = 0, count = INT64_MAX;
   if (!info[0].IsUndefined()) {
-    Napi::Object arguments = Napi::Object::New(info.Env());
-    arguments.Set("first", info[0]);
-    arguments.Set("count", info[1]);
-    first = read_int(arguments, "first");
-    count = read_int(arguments, "count");
+    first = as_int(info[0], "first");
+    count = as_int(info[1], "count");
   }
   holder->idle();
   return (new StateWorker(info.Env(), holder, first, count))->start();
@@ -111,9 +108,7 @@ Napi::Value forward(const Holder& holder, const Napi::CallbackInfo& info) {
 }
 
 Napi::Value backward(const Holder& holder, const Napi::CallbackInfo& info) {
-  Napi::Object arguments = Napi::Object::New(info.Env());
-  arguments.Set("gradients", info[0]);
-  std::vector<float> gradients = read_float32_array(arguments, "gradients");
+  std::vector<float> gradients = as_float32_array(info[0], "gradients");
   holder->idle().backward(std::move(gradients));
   return info.Env().Undefined();
 }
@@ -125,9 +120,7 @@ Napi::Value optimize(const Holder& holder, const Napi::CallbackInfo& info) {
 }
 
 Napi::Value slice(const Holder& holder, const Napi::CallbackInfo& info) {
-  Napi::Object arguments = Napi::Object::New(info.Env());
-  arguments.Set("micros", info[0]);
-  int64_t micros = read_int(arguments, "micros");
+  int64_t micros = as_int(info[0], "micros");
   holder->idle();
   require(micros >= 0 && micros <= 60'000'000, ErrorKind::kRange, "micros must be in 0..60000000");
   return (new SliceWorker(info.Env(), holder, micros))->start();
@@ -148,9 +141,7 @@ Napi::Value make_handle(Napi::Env env, std::unique_ptr<train::Trainer> trainer) 
   method(object, "scores", holder, [](const Holder& h, const Napi::CallbackInfo& i) { return to_js(i.Env(), h->idle().scores()); });
   method(object, "outcome", holder, [](const Holder& h, const Napi::CallbackInfo& i) { return to_js(i.Env(), h->idle().outcome()); });
   method(object, "rowBytes", holder, [](const Holder& h, const Napi::CallbackInfo& i) {
-    Napi::Object arguments = Napi::Object::New(i.Env());
-    arguments.Set("tokens", i[0]);
-    int64_t tokens = read_int(arguments, "tokens");
+    int64_t tokens = as_int(i[0], "tokens");
     require(tokens >= 1 && tokens <= (int64_t(1) << 20), ErrorKind::kRange, "tokens must be in 1..1048576");
     return Napi::Number::New(i.Env(), double(h->idle().row_bytes(tokens)));
   });
