@@ -1,5 +1,5 @@
 import { InvalidArgumentError } from 'commander';
-import { checkSpeculation, type SpeculationOptions } from '../control/scheduler/speculation.ts';
+import { checkSpeculation, NEVER_DISABLED, type SpeculationOptions } from '../control/scheduler/speculation.ts';
 import { jsonObject, type Parser } from './parsers.ts';
 
 /** The fields that count, by their names in --speculative-config. */
@@ -9,7 +9,6 @@ const FIELDS = {
   prompt_lookup_min: 'promptLookupMin',
   disable_by_batch_size: 'disableByBatchSize',
 } as const;
-const NO_LIMIT = 4097;
 
 /** vLLM's `--speculative-config` for the method `ngram`. */
 export function speculativeConfig(): Parser<SpeculationOptions> {
@@ -17,7 +16,12 @@ export function speculativeConfig(): Parser<SpeculationOptions> {
   return (text) => {
     const { method, ...fields } = readObject(text);
     if (method !== 'ngram') throw new InvalidArgumentError('method must be "ngram": there is no draft model.');
-    const options = { numSpeculativeTokens: 5, promptLookupMax: 4, promptLookupMin: 2, disableByBatchSize: NO_LIMIT };
+    const options = {
+      numSpeculativeTokens: 5,
+      promptLookupMax: 4,
+      promptLookupMin: 2,
+      disableByBatchSize: NEVER_DISABLED,
+    };
     for (const [name, value] of Object.entries(fields)) {
       if (!Object.hasOwn(FIELDS, name)) throw new InvalidArgumentError(`${name} is not a field of it.`);
       options[FIELDS[name as keyof typeof FIELDS]] = value as number;

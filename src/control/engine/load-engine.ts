@@ -160,10 +160,10 @@ function startTransfers(
 function schedulerOptions(config: EngineConfig, pages: number): SchedulerOptions {
   const { maxSequences, maxBatchTokens, maxModelLen, enableChunkedPrefill, maxLogprobs } = config;
   const { vocabSize } = config.spec;
-  const { enablePrefixCaching = true, schedulingPolicy = 'fcfs', priorityAgeingSeconds = 10 } = config;
+  const { enablePrefixCaching = true, schedulingPolicy = 'fcfs' } = config;
   const sizes = { maxSequences, maxBatchTokens, maxModelLen, pages, vocabSize, maxLogprobs };
   const { holdShare = 0, holdMs = 0 } = config.kvTransfer?.listen ? config.kvTransfer : {};
-  const queue = { enableChunkedPrefill, enablePrefixCaching, schedulingPolicy, priorityAgeingSeconds };
+  const queue = { enableChunkedPrefill, enablePrefixCaching, schedulingPolicy };
   const { speculation, stepTargetMs = 0 } = config;
   return { ...sizes, stepTargetMs, ...queue, holdShare, holdMs, ...(speculation && { speculation }) };
 }

@@ -41,8 +41,6 @@ export interface EngineConfig {
   enablePrefixCaching?: boolean;
   /** Default 'fcfs'. */
   schedulingPolicy?: 'fcfs' | 'priority';
-  /** Under 'priority' a waiting sequence gains one unit of priority in so many seconds. Default 10. */
-  priorityAgeingSeconds?: number;
   /** Proposes tokens that a sequence said before; absent = never. */
   speculation?: SpeculationOptions;
   /** Modules of extensions (`engine_xargs`); absent = none. */

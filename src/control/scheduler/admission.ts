@@ -24,7 +24,7 @@ export interface SchedulerOptions {
   enablePrefixCaching?: boolean;
   /** Default 'fcfs'; priorities count under 'priority' only. */
   schedulingPolicy?: SchedulingPolicy;
-  /** Under 'priority' a sequence that waits gains one unit of priority in so many seconds. Default 10. */
+  /** Under 'priority' a sequence that waits gains one unit of priority in so many seconds. Default 10; another one only in tests. */
   priorityAgeingSeconds?: number;
   /** Steers sequences that ask for it. Absent: none can. */
   adviser?: Adviser;
@@ -42,14 +42,15 @@ export interface SchedulerOptions {
 /** Throws a sentence that names the settings when no schedule could keep to them. */
 export function checkOptions(options: SchedulerOptions): void {
   const { maxSequences, maxBatchTokens, maxModelLen, pages, enableChunkedPrefill } = options;
-  const { schedulingPolicy = 'fcfs', priorityAgeingSeconds = 1 } = options;
+  const { schedulingPolicy = 'fcfs', priorityAgeingSeconds } = options;
   for (const [name, value] of Object.entries({ maxSequences, maxBatchTokens, maxModelLen, pages })) {
     if (!Number.isSafeInteger(value) || value < 1)
       throw new RangeError(`${name} must be a positive integer, not ${value}.`);
   }
   if (schedulingPolicy !== 'fcfs' && schedulingPolicy !== 'priority')
     throw new RangeError(`--scheduling-policy must be fcfs or priority, not ${String(schedulingPolicy)}.`);
-  if (!(priorityAgeingSeconds > 0)) throw new RangeError('priorityAgeingSeconds must be positive.');
+  if (priorityAgeingSeconds !== undefined && !(priorityAgeingSeconds > 0))
+    throw new RangeError('priorityAgeingSeconds must be positive.');
   if (maxBatchTokens < maxSequences) {
     throw new RangeError(
       `--max-num-batched-tokens (${maxBatchTokens}) must be at least --max-num-seqs (${maxSequences}): every running sequence needs a token per step.`,

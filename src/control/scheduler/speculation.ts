@@ -23,6 +23,8 @@ export interface SpeculationStats {
   acceptedPerPosition: number[];
 }
 
+/** More than any engine runs at once: `disableByBatchSize` where the number of sequences disables nothing. */
+export const NEVER_DISABLED = 4097;
 /** A page's growth is promised to every running sequence (see PageBudget): proposals stay within it. */
 const MOST_PROPOSED = 15;
 
@@ -147,5 +149,5 @@ export function checkSpeculation(options: SpeculationOptions): void {
   whole('num_speculative_tokens', options.numSpeculativeTokens, 1, MOST_PROPOSED);
   whole('prompt_lookup_max', options.promptLookupMax, 1, 64);
   whole('prompt_lookup_min', options.promptLookupMin, 1, options.promptLookupMax);
-  whole('disable_by_batch_size', options.disableByBatchSize, 1, 4097);
+  whole('disable_by_batch_size', options.disableByBatchSize, 1, NEVER_DISABLED);
 }
