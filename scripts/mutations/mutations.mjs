@@ -2325,8 +2325,8 @@ export const mutations = [
     name: 'any handle taken for an adapter',
     edits: [
       {
-        file: 'native/src/addon/adapter_handle.cc',
-        search: ' || !tagged ||',
+        file: 'native/src/addon/tagged.h',
+        search: ' || !matches ||',
         replace: ' ||',
       },
     ],
