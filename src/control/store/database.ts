@@ -11,6 +11,8 @@ import type { Tables } from './tables.ts';
 
 const FILE = 'tandem.db';
 const BUSY_TIMEOUT_MS = 5_000;
+/** For a server that has just been started to bring its data up to date. */
+const START_MS = 5_000;
 const LOCK_RETRY_MS = 100;
 
 export class Database {
@@ -41,9 +43,9 @@ export class Database {
   }
 
   /** For everybody else: a server of an older version that runs keeps the schema that it knows. */
-  static openBeside(dataDir: string): Promise<Database> {
+  static openBeside(dataDir: string, waitMs = START_MS): Promise<Database> {
     return Database.#open(dataDir, async (database) => {
-      const lock = await database.#lockToChange(dataDir);
+      const lock = await database.#lockToChange(dataDir, waitMs);
       try {
         await database.#migrate();
       } finally {
@@ -83,8 +85,8 @@ export class Database {
   }
 
   /** null: there is nothing to change, or nothing yet. A server that has just been started is about to change it itself. */
-  async #lockToChange(dataDir: string): Promise<DataDirLock | null> {
-    const end = performance.now() + BUSY_TIMEOUT_MS;
+  async #lockToChange(dataDir: string, waitMs: number): Promise<DataDirLock | null> {
+    const end = performance.now() + waitMs;
     while (await this.#isOld()) {
       const lock = DataDirLock.tryAcquire(dataDir);
       if (lock !== null) return lock;
