@@ -12,11 +12,16 @@ const FILE = join(import.meta.dirname, '../native/src/grammar/unicode_tables.cc'
 const DIGITS = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_';
 const LINE = 120;
 
-// Surrogates are no code points of text.
-const CATEGORIES = 'Cc Cf Cn Co Ll Lm Lo Lt Lu Mc Me Mn Nd Nl No Pc Pd Pe Pf Pi Po Ps Sc Sk Sm So Zl Zp Zs'.split(' ');
+// Each by all of its names, as ECMA-262 has them. Without Cs: surrogates are no code points of text.
+const CATEGORIES = `C|Other Cc|Control|cntrl Cf|Format Cn|Unassigned Co|Private_Use L|Letter LC|Cased_Letter
+  Ll|Lowercase_Letter Lm|Modifier_Letter Lo|Other_Letter Lt|Titlecase_Letter Lu|Uppercase_Letter M|Mark|Combining_Mark
+  Mc|Spacing_Mark Me|Enclosing_Mark Mn|Nonspacing_Mark N|Number Nd|Decimal_Number|digit Nl|Letter_Number No|Other_Number
+  P|Punctuation|punct Pc|Connector_Punctuation Pd|Dash_Punctuation Pe|Close_Punctuation Pf|Final_Punctuation
+  Pi|Initial_Punctuation Po|Other_Punctuation Ps|Open_Punctuation S|Symbol Sc|Currency_Symbol Sk|Modifier_Symbol
+  Sm|Math_Symbol So|Other_Symbol Z|Separator Zl|Line_Separator Zp|Paragraph_Separator Zs|Space_Separator`.split(/\s+/);
 
-// Those that ECMA-262 names; Any, ASCII and Assigned need no table.
-const BINARY = `ASCII_Hex_Digit|AHex Alphabetic|Alpha Bidi_Control|Bidi_C Bidi_Mirrored|Bidi_M Case_Ignorable|CI Cased
+const BINARY =
+  `Any ASCII ASCII_Hex_Digit|AHex Alphabetic|Alpha Assigned Bidi_Control|Bidi_C Bidi_Mirrored|Bidi_M Case_Ignorable|CI Cased
   Changes_When_Casefolded|CWCF Changes_When_Casemapped|CWCM Changes_When_Lowercased|CWL Changes_When_NFKC_Casefolded|CWKCF
   Changes_When_Titlecased|CWT Changes_When_Uppercased|CWU Dash Default_Ignorable_Code_Point|DI Deprecated|Dep Diacritic|Dia
   Emoji Emoji_Component|EComp Emoji_Modifier|EMod Emoji_Modifier_Base|EBase Emoji_Presentation|EPres

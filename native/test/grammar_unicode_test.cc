@@ -36,6 +36,12 @@ TEST_ONCE(grammar_unicode_properties_have_their_edges) {
                                             {"Emoji", 0x1F600, 0x40},
                                             {"gc=Lu", 0xC0, 0xE0},
                                             {"General_Category=Cased_Letter", 0x1C5, 0x2B0},
+                                            {"L", 0x2B0, '1'},
+                                            {"gc=Letter", 0x1C5, '1'},
+                                            {"punct", '!', '+'},
+                                            {"Combining_Mark", 0x300, 'a'},
+                                            {"C", 0xE000, ' '},
+                                            {"ASCII", 0x7F, 0x80},
                                             {"Cn", 0x10FFFF, 0x10FFFD}}) {
     if (!holds(edge.property, edge.inside)) fail(__FILE__, __LINE__, std::string(edge.property) + " lacks " + show(edge.inside));
     if (holds(edge.property, edge.outside)) fail(__FILE__, __LINE__, std::string(edge.property) + " holds " + show(edge.outside));

@@ -297,87 +297,9 @@ class Parser {
     } else if (!done()) {
       append_utf8(codes_[at_++], name);
     }
-    std::vector<CodeRange> out = property_named(name);
+    std::vector<CodeRange> out = unicode_property(name);
     if (out.empty()) throw Refused("pattern", "the Unicode property " + name.substr(0, 40) + " is not known");
     return negative ? negated(out) : normalised(out);
-  }
-  static std::string short_category(const std::string& name) {
-    static const std::pair<const char*, const char*> kLong[] = {{"Letter", "L"},
-                                                                {"Uppercase_Letter", "Lu"},
-                                                                {"Lowercase_Letter", "Ll"},
-                                                                {"Titlecase_Letter", "Lt"},
-                                                                {"Cased_Letter", "LC"},
-                                                                {"Modifier_Letter", "Lm"},
-                                                                {"Other_Letter", "Lo"},
-                                                                {"Mark", "M"},
-                                                                {"Combining_Mark", "M"},
-                                                                {"Nonspacing_Mark", "Mn"},
-                                                                {"Spacing_Mark", "Mc"},
-                                                                {"Enclosing_Mark", "Me"},
-                                                                {"Number", "N"},
-                                                                {"Decimal_Number", "Nd"},
-                                                                {"digit", "Nd"},
-                                                                {"Letter_Number", "Nl"},
-                                                                {"Other_Number", "No"},
-                                                                {"Punctuation", "P"},
-                                                                {"punct", "P"},
-                                                                {"Connector_Punctuation", "Pc"},
-                                                                {"Dash_Punctuation", "Pd"},
-                                                                {"Open_Punctuation", "Ps"},
-                                                                {"Close_Punctuation", "Pe"},
-                                                                {"Initial_Punctuation", "Pi"},
-                                                                {"Final_Punctuation", "Pf"},
-                                                                {"Other_Punctuation", "Po"},
-                                                                {"Symbol", "S"},
-                                                                {"Math_Symbol", "Sm"},
-                                                                {"Currency_Symbol", "Sc"},
-                                                                {"Modifier_Symbol", "Sk"},
-                                                                {"Other_Symbol", "So"},
-                                                                {"Separator", "Z"},
-                                                                {"Space_Separator", "Zs"},
-                                                                {"Line_Separator", "Zl"},
-                                                                {"Paragraph_Separator", "Zp"},
-                                                                {"Other", "C"},
-                                                                {"Control", "Cc"},
-                                                                {"cntrl", "Cc"},
-                                                                {"Format", "Cf"},
-                                                                {"Private_Use", "Co"},
-                                                                {"Unassigned", "Cn"}};
-    for (auto [long_name, short_name] : kLong) {
-      if (name == long_name) return short_name;
-    }
-    return name;
-  }
-  // Nothing where there is none of that name.
-  static std::vector<CodeRange> property_named(std::string name) {
-    std::vector<CodeRange> out;
-    for (auto [prefix, extensions] : {std::pair("Script=", false), {"sc=", false}, {"Script_Extensions=", true}, {"scx=", true}}) {
-      if (name.rfind(prefix, 0) != 0) continue;
-      add_script(name.substr(std::string(prefix).size()), extensions, out);
-      return out;
-    }
-    bool category = false;
-    for (const char* prefix : {"General_Category=", "gc="}) {
-      if (name.rfind(prefix, 0) != 0) continue;
-      name = name.substr(std::string(prefix).size());
-      category = true;
-      break;
-    }
-    name = short_category(name);
-    if (name == "LC") {
-      for (const char* cased : {"Lu", "Ll", "Lt"}) add_category(cased, out);
-    } else if (name.size() == 1 || name.size() == 2) {
-      add_category(name, out);
-    }
-    if (category || !out.empty()) return out;
-    if (name == "Any") return {{0, 0x10FFFF}};
-    if (name == "ASCII") return {{0, 127}};
-    if (name == "Assigned") {
-      add_category("Cn", out);
-      return negated(out);
-    }
-    add_property(name, out);
-    return out;
   }
 
   NodeRef bracket() {

@@ -57,29 +57,35 @@ bool is_named(std::string_view names, std::string_view name) {
   return false;
 }
 
-void append(const std::vector<CodeRange>& ranges, std::vector<CodeRange>& out) { out.insert(out.end(), ranges.begin(), ranges.end()); }
+const UnicodeEntry* find(std::span<const UnicodeEntry> entries, std::string_view name) {
+  const auto found = std::find_if(entries.begin(), entries.end(), [&](const UnicodeEntry& entry) { return is_named(entry.names, name); });
+  return found == entries.end() ? nullptr : &*found;
+}
+
+std::vector<CodeRange> named(std::span<const UnicodeEntry> entries, std::string_view name) {
+  const UnicodeEntry* entry = find(entries, name);
+  return entry ? ranges_of(entry->ranges) : std::vector<CodeRange>();
+}
+
+std::vector<CodeRange> script_extensions(std::string_view name) {
+  const UnicodeEntry* script = find(unicode_scripts(), name);
+  return script ? difference(ranges_of(script->ranges), ranges_of(script->extensions)) : std::vector<CodeRange>();
+}
+
+bool take(std::string_view& text, std::string_view start) {
+  if (text.substr(0, start.size()) != start) return false;
+  text.remove_prefix(start.size());
+  return true;
+}
 
 }  // namespace
 
-void add_category(std::string_view prefix, std::vector<CodeRange>& out) {
-  for (const UnicodeEntry& entry : unicode_categories()) {
-    if (entry.names.substr(0, prefix.size()) == prefix) append(ranges_of(entry.ranges), out);
-  }
-}
-
-void add_property(std::string_view name, std::vector<CodeRange>& out) {
-  for (const UnicodeEntry& entry : unicode_properties()) {
-    if (is_named(entry.names, name)) append(ranges_of(entry.ranges), out);
-  }
-}
-
-void add_script(std::string_view name, bool extensions, std::vector<CodeRange>& out) {
-  for (const UnicodeEntry& entry : unicode_scripts()) {
-    if (!is_named(entry.names, name)) continue;
-    std::vector<CodeRange> ranges = ranges_of(entry.ranges);
-    if (extensions) ranges = difference(ranges, ranges_of(entry.extensions));
-    append(ranges, out);
-  }
+std::vector<CodeRange> unicode_property(std::string_view name) {
+  if (take(name, "Script=") || take(name, "sc=")) return named(unicode_scripts(), name);
+  if (take(name, "Script_Extensions=") || take(name, "scx=")) return script_extensions(name);
+  if (take(name, "General_Category=") || take(name, "gc=")) return named(unicode_categories(), name);
+  std::vector<CodeRange> category = named(unicode_categories(), name);
+  return category.empty() ? named(unicode_properties(), name) : category;
 }
 
 }  // namespace tandem::grammar

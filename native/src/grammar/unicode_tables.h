@@ -6,7 +6,7 @@
 namespace tandem::grammar {
 
 struct UnicodeEntry {
-  std::string_view names;       // the long one and its aliases, by |
+  std::string_view names;       // all of them, by |
   std::string_view ranges;      // per range the gap before it and its length less one, in digits of five bits, the lowest first
   std::string_view extensions;  // of scripts: where Script_Extensions says otherwise
 };
