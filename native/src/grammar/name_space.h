@@ -1,4 +1,5 @@
-// The names that the further properties of an object may have: how many there are, and how long a fresh one may have to be.
+// The texts that an automaton leads to: names that the further properties of an object may have, or different items of a list. How many there are,
+// and how long a fresh one may have to be.
 #pragma once
 #include <vector>
 
@@ -8,7 +9,7 @@ namespace tandem::grammar {
 
 class NameSpace {
  public:
-  // So many names and more are as good as endless: no object has as many properties.
+  // So many names and more are as good as endless: no object has as many properties, and no list as many items.
   static constexpr uint64_t kMany = uint64_t(1) << 24;
 
   // Counts the texts of `keys` whose label is `first + j` with possible[j]. Keeps a pointer to the automaton.

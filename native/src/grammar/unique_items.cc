@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "grammar/name_space.h"
 #include "grammar/number_lexer.h"
 #include "grammar/regex.h"
 
@@ -289,33 +288,40 @@ void UniqueItems::add_others(const Value& item, Budget& budget) {
 }
 
 void UniqueItems::measure(Budget& budget) {
-  std::vector<int64_t> each;
   uint64_t all = 0;
   for (const auto& kind : kinds_) all += kind->count();
-  if (all <= uint64_t(kMostRemembered)) {
-    std::vector<std::pair<std::string, int64_t>> list;
-    for (const auto& kind : kinds_) kind->list(list, budget);
-    std::sort(list.begin(), list.end());
-    list.erase(std::unique(list.begin(), list.end()), list.end());
-    for (const auto& value : list) each.push_back(value.second);
-    std::sort(each.begin(), each.end());
-    values_ = int64_t(each.size());
-  } else {
-    values_ = kMostRemembered + 1;
-    std::vector<uint64_t> lengths;
-    for (const auto& kind : kinds_) {
-      std::vector<uint64_t> own = kind->lengths(uint64_t(kMostRemembered));
-      if (own.empty()) continue;
-      if (lengths.size() < own.size()) lengths.resize(own.size(), lengths.empty() ? 0 : lengths.back());
-      for (size_t i = 0; i < lengths.size(); ++i) lengths[i] += own[std::min(i, own.size() - 1)];
-    }
-    for (size_t bytes = 0; bytes < lengths.size(); ++bytes) {
-      while (int64_t(each.size()) <= kMostRemembered && each.size() < lengths[bytes]) each.push_back(int64_t(bytes));
-    }
-    while (int64_t(each.size()) <= kMostRemembered) each.push_back(int64_t(lengths.size()));
-  }
+  const bool few = all <= uint64_t(kMostRemembered);
+  const std::vector<int64_t> each = few ? lengths_of_all(budget) : lengths_by_count();
+  values_ = few ? int64_t(each.size()) : kMostRemembered + 1;
   costs_.push_back(0);
   for (int64_t bytes : each) costs_.push_back(costs_.back() + bytes);
+}
+
+std::vector<int64_t> UniqueItems::lengths_of_all(Budget& budget) const {
+  std::vector<std::pair<std::string, int64_t>> list;
+  for (const auto& kind : kinds_) kind->list(list, budget);
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+  std::vector<int64_t> each;
+  for (const auto& value : list) each.push_back(value.second);
+  std::sort(each.begin(), each.end());
+  return each;
+}
+
+std::vector<int64_t> UniqueItems::lengths_by_count() const {
+  std::vector<uint64_t> lengths;
+  for (const auto& kind : kinds_) {
+    const std::vector<uint64_t> own = kind->lengths(uint64_t(kMostRemembered));
+    if (own.empty()) continue;
+    if (lengths.size() < own.size()) lengths.resize(own.size(), lengths.empty() ? 0 : lengths.back());
+    for (size_t i = 0; i < lengths.size(); ++i) lengths[i] += own[std::min(i, own.size() - 1)];
+  }
+  std::vector<int64_t> each;
+  for (size_t bytes = 0; bytes < lengths.size(); ++bytes) {
+    while (int64_t(each.size()) <= kMostRemembered && each.size() < lengths[bytes]) each.push_back(int64_t(bytes));
+  }
+  while (int64_t(each.size()) <= kMostRemembered) each.push_back(int64_t(lengths.size()));
+  return each;
 }
 
 int64_t UniqueItems::cost(int64_t from, int64_t count) const {

@@ -1,6 +1,7 @@
 // The items of a list that holds none twice: which values there are, which of them are left, and how long those are. Values are told apart by their
 // texts, so each must have one: strings as they decode, null, false, true, whole numbers and listed numbers.
 #pragma once
+#include "grammar/name_space.h"
 #include "grammar/values.h"
 
 namespace tandem::grammar {
@@ -8,7 +9,7 @@ namespace tandem::grammar {
 // The values that one lexer reads.
 class ItemValues {
  public:
-  static constexpr uint64_t kMany = uint64_t(1) << 24;
+  static constexpr uint64_t kMany = NameSpace::kMany;
   virtual ~ItemValues() = default;
   virtual const LexerRef& lexer() const = 0;
   virtual Reading reading() const { return Reading::kText; }
@@ -52,6 +53,9 @@ class UniqueItems {
   void add_strings(const Value& item, Budget& budget);
   void add_others(const Value& item, Budget& budget);
   void measure(Budget& budget);
+  // Bytes of the different items, ascending: of all where they are few; else of the shortest kMostRemembered + 1, by how many each length has.
+  std::vector<int64_t> lengths_of_all(Budget& budget) const;
+  std::vector<int64_t> lengths_by_count() const;
 
   Mode mode_;
   std::vector<std::unique_ptr<ItemValues>> kinds_;
