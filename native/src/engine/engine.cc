@@ -129,10 +129,12 @@ void Engine::prepare_masks(const std::vector<Row>& rows) {
   masks_.start(count, [work = std::move(work)](size_t i) { work[i].first->prepare(work[i].second); });
 }
 
+void Engine::require_whole() const { require(!broken_, ErrorKind::kState, kBroken); }
+
 StepResult Engine::step(const Plan& plan) {
   // The model's pool has one caller at a time; engines that share a model take turns.
   std::lock_guard<std::mutex> turn(model_->turn);
-  require(!broken_, ErrorKind::kState, "an earlier step failed half-way; the engine must be closed");
+  require_whole();
   require(flights_.empty(), ErrorKind::kState, "a queued step is not finished");
   check_plan(plan, slots_, options_, model_);
   broken_ = true;

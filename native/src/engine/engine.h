@@ -56,6 +56,8 @@ class Engine {
   void write_pages(const std::vector<int32_t>& pages, const std::vector<uint8_t>& bytes);
 
  private:
+  static constexpr char kBroken[] = "an earlier step failed half-way; the engine must be closed";
+  void require_whole() const;
   StepResult run_checked(const Plan& plan);
   bool has_ended_rows(const Plan& plan) const;
   // The rows and tokens of the slots whose sequences have not ended.

@@ -10,7 +10,6 @@
 namespace tandem::engine {
 namespace {
 
-constexpr char kHalfWay[] = "an earlier step failed half-way; the engine must be closed";
 // One runs, and one is queued behind it.
 constexpr size_t kMostQueued = 2;
 
@@ -26,7 +25,7 @@ int64_t most_edits(const SequenceParams& p, const ops::TokenHistory* history, in
 
 bool Engine::queue(const Plan& plan) {
   if (backend_->queue_limits().draws == 0) return false;
-  require(!broken_, ErrorKind::kState, kHalfWay);
+  require_whole();
   check_plan(plan, slots_, options_, model_);
   if (flights_.size() == kMostQueued || (!flights_.empty() && !plan.ahead) || !may_queue(plan)) return false;
   draw();
@@ -140,7 +139,7 @@ void Engine::draw() {
 }
 
 StepResult Engine::finish() {
-  require(!flights_.empty(), ErrorKind::kState, kHalfWay);
+  require(!flights_.empty(), ErrorKind::kState, kBroken);
   draw();
   // Where this fails, nothing is left of those behind it.
   std::deque<Flight> flights = std::exchange(flights_, {});
