@@ -13,6 +13,7 @@ import { CompileCalls } from './compile-calls.ts';
 import { EngineChild } from './engine-child.ts';
 import { type LedgerEntry, SequenceLedger, type SubmitRequest } from './ledger.ts';
 import { Outbox } from './outbox.ts';
+import { withResolvers } from '../with-resolvers.ts';
 import type { GrammarSpec } from './native-grammar.ts';
 import type { EngineConfig, EngineStats, FromEngine, GrammarFailure, SequenceOutput } from './protocol.ts';
 import { TrainerCalls } from './trainer-calls.ts';
@@ -62,7 +63,7 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
   readonly #stats = new StatsTotal();
   readonly #adapters = new AdapterCalls((message) => this.#child?.send(message));
   readonly #trainers = new TrainerCalls((message) => this.#child?.send(message));
-  readonly #firstReady = deferred();
+  readonly #firstReady = withResolvers<void>();
   readonly #watchdog: Watchdog;
   readonly #compiles = new CompileCalls((message) => this.#child?.send(message));
   /** What the next engine process is started with. */
@@ -84,6 +85,8 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
     this.#options = options;
     const { config, maxWaitingRequests, maxWaitingTokens } = options;
     this.#config = config;
+    // A rejection that nobody awaits must not end the server.
+    this.#firstReady.promise.catch(() => {});
     this.#ledger = new SequenceLedger({ maxSequences: config.maxSequences, maxWaitingRequests, maxWaitingTokens });
     this.#outbox = new Outbox(this.#ledger, (message) => this.#child?.send(message));
     const owes = () =>
@@ -351,24 +354,6 @@ function listeningAt(config: EngineConfig | LlamaConfig, port: number): EngineCo
   if ('engine' in config || !config.kvTransfer?.listen) return config;
   const { kvTransfer } = config;
   return { ...config, kvTransfer: { ...kvTransfer, listen: { host: config.kvTransfer.listen.host, port } } };
-}
-
-interface Deferred {
-  promise: Promise<void>;
-  resolve: () => void;
-  reject: (error: Error) => void;
-}
-
-/** A rejection that nobody awaits must not end the server. */
-function deferred(): Deferred {
-  let resolve: () => void = () => {};
-  let reject: (error: Error) => void = () => {};
-  const promise = new Promise<void>((onDone, onError) => {
-    resolve = onDone;
-    reject = onError;
-  });
-  promise.catch(() => {});
-  return { promise, resolve, reject };
 }
 
 /** Does not keep the process alive. */

@@ -5,6 +5,7 @@
 import type { EngineClient, Places, SequenceHandle } from '../engine/client.ts';
 import type { SamplingSpec } from '../engine/native.ts';
 import type { SequenceOutput, TopLogprobs } from '../engine/protocol.ts';
+import { withResolvers } from '../with-resolvers.ts';
 import { barredCount, Beams, type Beam } from './beams.ts';
 import { failureOf, submit, type GenerationStart } from './generation.ts';
 import type { ChoiceDelta, Generation, GenerationUsage } from './session.ts';
@@ -175,20 +176,4 @@ function toOutput(beam: Beam, keep: number): SequenceOutput {
 
 function cut({ ids, logprobs }: TopLogprobs, count: number): TopLogprobs {
   return { ids: ids.subarray(0, count), logprobs: logprobs.subarray(0, count) };
-}
-
-interface Resolvers<T> {
-  promise: Promise<T>;
-  resolve: (value: T) => void;
-  reject: (error: Error) => void;
-}
-
-function withResolvers<T>(): Resolvers<T> {
-  let resolve: Resolvers<T>['resolve'] = () => undefined;
-  let reject: Resolvers<T>['reject'] = () => undefined;
-  const promise = new Promise<T>((yes, no) => {
-    resolve = yes;
-    reject = no;
-  });
-  return { promise, resolve, reject };
 }
