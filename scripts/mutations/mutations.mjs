@@ -237,12 +237,12 @@ export const mutations = [
     tests: ['test/native/quantised.test.ts'],
   },
   {
-    name: 'AMX: the rows after the last whole row tile left out',
+    name: 'AMX: a last strip of rows begins where the one before it ends',
     edits: [
       {
         file: 'native/src/simd/amx_body.h',
-        search: 'k0 < k; k0 += inner) multiply(whole, k0);',
-        replace: 'k0 < 0; k0 += inner) multiply(whole, k0);',
+        search: 'row = first < last ? first : last - shared;',
+        replace: 'row = first;',
       },
     ],
     tests: ['native/test/amx'],
