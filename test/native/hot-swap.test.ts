@@ -118,7 +118,7 @@ test('a sequence whose adapter cannot be loaded ends alone', async () => {
     }),
   );
   expect(outputs).toMatchObject([{ finish: 'error' }]);
-  expect(outputs[0]?.error).toContain('The adapter cannot be loaded: adapter: the folder does not exist');
+  expect(outputs[0]?.error).toContain('cannot be loaded: adapter: the folder does not exist');
   await good;
   await engine.close();
 });

@@ -153,8 +153,10 @@ export class SchedulerLoop {
       this.#enqueue(request, grammar, pinned);
       this.#wakeUp();
     };
+    const { directory } = request.adapter;
     const failed = (message: string) => {
-      this.#refuse(request.id, `The adapter cannot be loaded: ${message}`);
+      // For the log: clients are told of no folder.
+      this.#refuse(request.id, `The adapter in ${directory} cannot be loaded: ${message}`);
       this.#wakeUp();
     };
     this.#adapters.add(request, request.adapter, ready, failed);

@@ -242,7 +242,8 @@ class ModelSessions implements ModelSessionsHandle {
       await adapters.loadAdapter(adapter, signal, tenant);
     } catch (error) {
       if (error instanceof EngineUnavailableError) throw new SessionError('unavailable', error.message);
-      throw new SessionError('adapter_failed', ADAPTER_FAILED, null, null, { cause: error });
+      const cause = new Error(`The adapter in ${adapter.directory} cannot be loaded`, { cause: error });
+      throw new SessionError('adapter_failed', ADAPTER_FAILED, null, null, { cause });
     }
   }
 
