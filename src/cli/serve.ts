@@ -20,7 +20,7 @@ import { modelTokenizer, type ModelTokenizer } from '../control/sessions/model-t
 import type { Settings } from '../control/settings.ts';
 import { DataDirLock } from '../control/store/data-dir-lock.ts';
 import { FolderBlobStore } from '../control/store/blob-store.ts';
-import { Database } from '../control/store/database.ts';
+import { BLOBS, Database } from '../control/store/database.ts';
 import { ResponseRepository } from '../control/store/response-repository.ts';
 import { banner, keysCommand, type KeyNote } from './banner.ts';
 import { chooseEngine, engineFacts, trainedBase } from './choose-engine.ts';
@@ -114,7 +114,7 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   const training = await setUpTraining({
     settings,
     database,
-    blobs: new FolderBlobStore(join(settings.dataDir, 'blobs')),
+    blobs: new FolderBlobStore(join(settings.dataDir, BLOBS)),
     model: { ...trainedBase(chosen), servingObstacle },
     names,
     engine,

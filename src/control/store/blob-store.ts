@@ -3,7 +3,7 @@
  * becomes visible whole: files and folder reach the disk before the rename, the parent folder after it.
  */
 import { createHash, randomUUID } from 'node:crypto';
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, readdirSync } from 'node:fs';
 import { mkdir, open, readdir, rename, rm, stat, writeFile, type FileHandle } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
@@ -97,6 +97,17 @@ export class FolderBlobStore implements BlobStore {
     }
     return removed;
   }
+}
+
+/** Whether any can be seen in a store's folder. Drafts are none. */
+export function holdsObjects(root: string): boolean {
+  return BLOB_AREAS.some((area) => {
+    try {
+      return readdirSync(join(root, area)).length > 0;
+    } catch {
+      return false;
+    }
+  });
 }
 
 class FolderDraft implements BlobDraft {

@@ -1,15 +1,18 @@
 /** Opens the database of a data directory and brings it to the newest schema. SQL runs on a thread of its own. */
-import { accessSync } from 'node:fs';
+import { accessSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Kysely, Migrator, sql, type CompiledQuery } from 'kysely';
 import { DataDirLock } from './data-dir-lock.ts';
 import { makeDataDir, makeOwnFile } from './data-dir.ts';
+import { holdsObjects } from './blob-store.ts';
 import { MIGRATIONS } from './migrations/list.ts';
-import { SqliteClient, sqliteThreadDialect } from './sqlite-client.ts';
+import { SqliteClient, SqliteError, sqliteThreadDialect } from './sqlite-client.ts';
 import type { Tables } from './tables.ts';
 
 const FILE = 'tandem.db';
+/** Folder of the files that the database names. */
+export const BLOBS = 'blobs';
 const BUSY_TIMEOUT_MS = 5_000;
 /** For a server that has just been started to bring its data up to date. */
 const START_MS = 5_000;
@@ -57,13 +60,14 @@ export class Database {
   static async #open(dataDir: string, migrate: (database: Database) => Promise<void>): Promise<Database> {
     makeDataDir(dataDir);
     const path = join(dataDir, FILE);
+    refuseWithoutDatabase(path, join(dataDir, BLOBS));
     makeOwnFile(path);
     const database = new Database(path);
     try {
       await migrate(database);
     } catch (error) {
       await database.close();
-      throw error;
+      throw error instanceof SqliteError && !error.damaged ? database.#unopened(error.message) : error;
     }
     return database;
   }
@@ -112,6 +116,7 @@ export class Database {
   async #migrate(): Promise<void> {
     const { error } = await this.#migrator().migrateToLatest();
     if (error === undefined) return;
+    if (error instanceof SqliteError) throw error;
     const reason = error instanceof Error ? error.message : JSON.stringify(error);
     const later = /previously executed migration (\S+) is missing/.exec(reason)?.[1];
     if (later !== undefined) {
@@ -119,6 +124,29 @@ export class Database {
         `A newer version has used the data directory (${later}): start that one, or give --data-dir another folder.`,
       );
     }
-    throw new Error(`The database ${this.#path} could not be opened or brought up to date: ${reason}`);
+    throw this.#unopened(reason);
+  }
+
+  #unopened(reason: string): Error {
+    return new Error(`The database ${this.#path} could not be opened or brought up to date: ${reason}`);
+  }
+}
+
+/** A new database would name none of the files that are there, and the server would remove them all. */
+function refuseWithoutDatabase(path: string, blobs: string): void {
+  const what = absence(path);
+  if (what === null || !holdsObjects(blobs)) return;
+  throw new Error(
+    `The database ${path} is ${what}, but files of models, jobs or artifacts lie in ${blobs}: put the ` +
+      'database back, from a copy of the data directory, or remove that folder to begin anew.',
+  );
+}
+
+/** null where there is something, or something that only whoever opens it is told of. */
+function absence(path: string): 'missing' | 'empty' | null {
+  try {
+    return statSync(path).size === 0 ? 'empty' : null;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'ENOENT' ? 'missing' : null;
   }
 }

@@ -22,6 +22,18 @@ export class SqliteError extends Error {
     this.name = 'SqliteError';
     this.code = code;
   }
+
+  /** What is in the file is not what was written. */
+  get damaged(): boolean {
+    return /^SQLITE_(?:CORRUPT|NOTADB)/.test(this.code ?? '');
+  }
+}
+
+/** SQLite itself names no file, and calls a disk a failing one that has no room for the file of its shared memory. */
+function explained({ message, code }: { message: string; code: string | null }, path: string): SqliteError {
+  const error = new SqliteError(message, code);
+  if (error.damaged) return new SqliteError(`The database ${path} is damaged: ${message}`, code);
+  return code === 'SQLITE_IOERR_SHMSIZE' ? new SqliteError('database or disk is full', 'SQLITE_FULL') : error;
 }
 
 interface Waiting {
@@ -31,6 +43,7 @@ interface Waiting {
 
 export class SqliteClient implements DatabaseConnection {
   readonly #worker: Worker;
+  readonly #path: string;
   readonly #waiting = new Map<number, Waiting>();
   readonly #ended: Promise<void>;
   #turn: Promise<void> = Promise.resolve();
@@ -38,6 +51,7 @@ export class SqliteClient implements DatabaseConnection {
   #closed = false;
 
   constructor(options: SqliteOptions) {
+    this.#path = options.path;
     this.#worker = new Worker(workerFile('store/sqlite-worker'), { workerData: options });
     this.#worker.unref();
     this.#worker.on('message', (reply: SqliteReply) => this.#receive(reply));
@@ -103,7 +117,7 @@ export class SqliteClient implements DatabaseConnection {
     if (this.#waiting.size === 0 && !this.#closed) this.#worker.unref();
     if (waiting === undefined) return;
     if ('error' in reply) {
-      waiting.reject(new SqliteError(reply.error.message, reply.error.code));
+      waiting.reject(explained(reply.error, this.#path));
       return;
     }
     waiting.resolve({

@@ -8,14 +8,16 @@ import {
   rmSync,
   statSync,
   symlinkSync,
+  truncateSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import type { CompiledQuery, QueryResult } from 'kysely';
+import { sql, type CompiledQuery, type QueryResult } from 'kysely';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { createKey, KeyCache } from '../../../src/control/store/api-keys.ts';
+import { FolderBlobStore } from '../../../src/control/store/blob-store.ts';
 import { Database } from '../../../src/control/store/database.ts';
 import { DataDirLock } from '../../../src/control/store/data-dir-lock.ts';
 import { KeyRepository } from '../../../src/control/store/key-repository.ts';
@@ -181,9 +183,48 @@ test('a lock file that cannot be opened, or is something else, is named', () => 
 test('a database that is none is named', async () => {
   const path = join(directory, 'tandem.db');
   writeFileSync(path, 'no database '.repeat(1000));
-  await expect(Database.open(directory)).rejects.toThrow(
-    `The database ${path} could not be opened or brought up to date: file is not a database`,
-  );
+  await expect(Database.open(directory)).rejects.toThrow(`The database ${path} is damaged: file is not a database`);
+});
+
+test('a database that is damaged is named, when it is opened and when it is asked', async () => {
+  const path = join(directory, 'tandem.db');
+  await withDatabase(({ db }) => sql`pragma wal_checkpoint(truncate)`.execute(db));
+  const whole = readFileSync(path);
+  await withDatabase(async ({ db }) => {
+    truncateSync(path, 4096);
+    const asked = db.selectFrom('models').selectAll().execute();
+    await expect(asked).rejects.toThrow(`The database ${path} is damaged: database disk image is malformed`);
+  });
+  writeFileSync(path, whole.subarray(0, 4096));
+  await expect(Database.open(directory)).rejects.toThrow(`The database ${path} is damaged: database disk image is`);
+});
+
+test.each(['missing', 'empty'])(
+  'where the database is %s no other takes its place while files are there that it named',
+  async (how) => {
+    const path = join(directory, 'tandem.db');
+    if (how === 'empty') writeFileSync(path, '');
+    const blobs = new FolderBlobStore(join(directory, 'blobs'));
+    // Not whole, they are nobody's.
+    const draft = await blobs.draft('adapters');
+    await withDatabase(() => Promise.resolve());
+    for (const file of ['tandem.db', 'tandem.db-wal', 'tandem.db-shm']) rmSync(join(directory, file), { force: true });
+    if (how === 'empty') writeFileSync(path, '');
+    await draft.seal();
+    const opening = Database.open(directory);
+    await expect(opening).rejects.toThrow(
+      `The database ${path} is ${how}, but files of models, jobs or artifacts lie in`,
+    );
+    await blobs.remove(draft.key);
+    await withDatabase(() => Promise.resolve());
+  },
+);
+
+test('no room for the memory that connections share is told as a full disk', () => {
+  // 10 or 20 KiB of each file, by the shell, where that one takes 32.
+  const limited = 'ulimit -f 20 && exec "$0" dist/cli/main.js keys create --data-dir "$1"';
+  const { stderr } = spawnSync('sh', ['-c', limited, process.execPath, directory], { encoding: 'utf8' });
+  expect(stderr).toContain('could not be opened or brought up to date: database or disk is full');
 });
 
 /** What goes wrong for another user; only root can become one. */
