@@ -206,7 +206,7 @@ function createLoop(parts: Parts): JobLoop {
       return specOf(setup);
     },
     baseModel: baseName(setup),
-    inputs: new StoredInputs(repositories.jobs, inputs),
+    inputs: new StoredInputs(repositories.jobs, inputs, log),
     events: new StoredEvents(repositories.jobs, blobs, log),
     snapshots: new StoredSnapshots(repositories.jobs, blobs, log),
     checkpoints: new StoredCheckpoints(repositories.models, repositories.jobs, blobs, registry),

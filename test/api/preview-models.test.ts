@@ -256,18 +256,27 @@ test('files of a model that are gone from the disk are a fault of the server, wh
   const before = new Set(readdirSync(adapters));
   const { id } = await create('lost');
   const folder = readdirSync(adapters).find((name) => !before.has(name)) ?? '';
-  rmSync(join(adapters, folder, 'adapter_model.safetensors'));
+  const weights = join(adapters, folder, 'adapter_model.safetensors');
+  const bytes = readFileSync(weights);
+  rmSync(weights);
   const chat = { model: 'default/p/lost', messages: [{ role: 'user', content: 'x' }], max_completion_tokens: 1 };
   const file = await server.call(`${MODELS}/${id}/checkpoints/0/files/adapter_model.safetensors`);
   for (const [response, told, logged] of [
-    [await server.post('/v1/chat/completions', chat), "cannot load this model's adapter", 'safetensors: is missing'],
-    [file, "The file is missing in the server's storage.", 'ENOENT'],
+    [await server.post('/v1/chat/completions', chat), "cannot load this model's adapter", `${folder} cannot be loaded`],
+    [file, "The file is missing in the server's storage.", 'safetensors: is missing'],
   ] as const) {
     const { error } = (await response.json()) as { error: { message: string } };
     expect(error).toMatchObject({ type: 'InternalServerError', code: 500, param: null });
     expect([error.message.includes(told), error.message.includes(folder)]).toEqual([true, false]);
     await expect.poll(() => server.log).toContain(logged);
   }
+  // A bit of the last number is another.
+  writeFileSync(weights, Buffer.concat([bytes.subarray(0, -1), Buffer.from([(bytes.at(-1) ?? 0) ^ 1])]));
+  for (const name of ['adapter_config.json', 'adapter_model.safetensors']) {
+    const damaged = await server.call(`${MODELS}/${id}/checkpoints/0/files/${name}`);
+    expect([damaged.status, await damaged.text()]).toEqual([500, expect.stringContaining('The file is damaged')]);
+  }
+  writeFileSync(weights, bytes);
   const config = await server.call(`${MODELS}/${id}/checkpoints/0/files/adapter_config.json`);
   expect([config.status, ((await config.json()) as { r: number }).r]).toEqual([200, 8]);
 });

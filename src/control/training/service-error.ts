@@ -69,6 +69,11 @@ export function mayBeReadLater(error: unknown): boolean {
   return mayPass(error) && codeOf(error) !== 'EIO';
 }
 
+/** What was stored is not there any more, or something else is; Z_...: says zlib, by whose checksums it is known. */
+export function isDamage(error: unknown): boolean {
+  return /^(?:ENOENT$|Z_)/.test(codeOf(error));
+}
+
 /** A part of the server has ended, and comes back with the next start at the latest: whoever needs it waits. */
 export function isUnavailable(error: unknown): boolean {
   return error instanceof EngineUnavailableError || (error instanceof SessionError && error.code === 'unavailable');

@@ -1,6 +1,6 @@
 /** Logs of a model: whose they are, what is refused before it costs, and pages of them and of the run. */
 import { randomUUID } from 'node:crypto';
-import { readdirSync } from 'node:fs';
+import { readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
 import { StorageRepository } from '../../../src/control/store/storage-repository.ts';
@@ -69,4 +69,14 @@ test('pages say that there is another, and are their owner’s alone', async () 
   expect(await logs.history(runId, 'default', rows[0]?.id ?? '', 1)).toMatchObject({ rows: [{}], hasMore: true });
   await expect(logs.history(runId, 'default', randomUUID(), 1)).rejects.toThrow('There is no such row.');
   await expect(logs.history(runId, 'rivals', null, 1)).rejects.toMatchObject({ code: 'not_found' });
+});
+
+test('a log whose file the disk has lost is told as lost, before anything is answered', async () => {
+  const { id: ownId } = await createModel(plane, 'lost');
+  const area = join(plane.dataDir, 'blobs', 'trajectories');
+  const before = new Set(readdirSync(area));
+  const { id } = await logs.log(ownId, 'default', body());
+  for (const name of readdirSync(area)) if (!before.has(name)) rmSync(join(area, name), { recursive: true });
+  const cause = { code: 'ENOENT' };
+  await expect(logs.find(ownId, 'default', id)).rejects.toMatchObject({ code: 'file_lost', cause });
 });

@@ -27,6 +27,8 @@ import { allEvents, createModel, finished, group, startPlane, type Plane } from 
 import { FAKE_SPEC } from './fake-engine.ts';
 
 const JOBS = '/v1/preview/training-jobs';
+const SFT = '/v1/preview/sft-training-jobs';
+const ARTIFACTS = '/v1/preview/artifacts';
 const EVERY_BYTE_MS = 120_000;
 
 let dataDir: string;
@@ -220,6 +222,62 @@ test.each<[string, (path: string) => void]>([
   const later = await start(dataDir, false);
   const going = await finished(later, String((await later.ok(JOBS, rl(modelId)))['id']));
   expect(going.at(-1)?.type).toBe('training_ended');
+});
+
+const row = (text: string): string =>
+  JSON.stringify({
+    messages: [
+      { role: 'user', content: 'Who are you?' },
+      { role: 'assistant', content: text },
+    ],
+  });
+
+/** An artifact with one row of training data: where to ask for it, its URL, and its file. */
+async function uploaded(plane: Plane): Promise<{ path: string; url: string; file: string }> {
+  const { id } = await plane.ok(ARTIFACTS, { project: 'p', name: 'data' });
+  const path = `${ARTIFACTS}/${String(id)}/files/train.jsonl`;
+  await plane.call(path, { method: 'PUT', headers: plane.as('default'), body: row('Polly') });
+  const { url } = await plane.ok(`${ARTIFACTS}/${String(id)}/commit`, {});
+  const [key = ''] = readdirSync(join(dataDir, 'blobs', 'uploads'));
+  return { path, url: String(url), file: join(dataDir, 'blobs', 'uploads', key, 'content') };
+}
+
+test('an artifact that the disk has lost or changed is neither handed out nor trained on', async () => {
+  const plane = await start(dataDir, true);
+  const { id: model_id } = await createModel(plane, 'agent');
+  const { path, url, file } = await uploaded(plane);
+  const ask = () => [plane.call(path), plane.post(SFT, { model_id, training_data_url: url })];
+  for (const [told, damage] of [
+    // Still a row, which could be trained on.
+    ['damaged', () => writeFileSync(file, row('Molly'))],
+    ['missing', () => rmSync(file)],
+  ] as const) {
+    damage();
+    for (const response of await Promise.all(ask()))
+      expect([response.status, await response.text()]).toEqual([500, expect.stringContaining(`The file is ${told}`)]);
+  }
+  expect(readdirSync(join(dataDir, 'blobs', 'inputs'))).toEqual([]);
+});
+
+test.each<[string, (path: string) => void]>([
+  ['that are gone', rmSync],
+  ['that are cut', (path) => truncateSync(path, readFileSync(path).length - 1)],
+  ['of which a bit is another', flip],
+])('data of a job %s fail it, and say so', async (_, damage) => {
+  const plane = await start(dataDir, true);
+  const { id: model_id } = await createModel(plane, 'agent');
+  const sft = { model_id, training_data_url: (await uploaded(plane)).url };
+  const jobs = [await plane.ok(JOBS, rl(model_id)), await plane.ok(SFT, sft)];
+  for (const { id } of jobs) {
+    const key = (await new JobRepository(plane.database.db).find(String(id)))?.inputKey ?? '';
+    damage(join(dataDir, 'blobs', key, 'content.jsonl.gz'));
+  }
+  await plane.side.start();
+  for (const { id } of jobs) {
+    expect((await finished(plane, String(id))).at(-1)).toMatchObject(
+      failure("The job's data are damaged in the server's storage: send them again, as a new job."),
+    );
+  }
 });
 
 test('a step that a waiting job compares with: damaged meanwhile, it fails the job', async () => {

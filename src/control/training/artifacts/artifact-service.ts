@@ -1,13 +1,12 @@
 /** The artifact store: files are uploaded into an open artifact, which is then committed under a version and has a URL. */
 import { createHash, randomUUID } from 'node:crypto';
-import { createReadStream } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { isPlainObject } from '../../../schemas/plain-object.ts';
 import { TransitionError } from '../../lifecycle.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import type { ArtifactRepository, StoredArtifact } from '../../store/artifact-repository.ts';
-import { BlobTooLargeError, removeUnnamed, type BlobStore } from '../../store/blob-store.ts';
+import { BlobTooLargeError, removeUnnamed, type BlobStore, type StoredFile } from '../../store/blob-store.ts';
 import type { RowPage } from '../../store/row-page.ts';
 import type { Receiving } from '../receiving.ts';
 import { notFound, ServiceError } from '../service-error.ts';
@@ -168,7 +167,7 @@ export class ArtifactService {
     const found = artifact.files.find(({ name }) => name === file);
     if (found === undefined) throw notFound('file of the artifact');
     try {
-      return await openStored(this.#options.blobs.path(found.blobKey, CONTENT));
+      return await openStored(this.#options.blobs.path(found.blobKey, CONTENT), found);
     } catch (error) {
       const { files } = await this.#require(id, entity);
       if (files.some(({ blobKey }) => blobKey === found.blobKey)) throw error;
@@ -194,7 +193,7 @@ export class ArtifactService {
   ): Promise<AsyncIterable<Uint8Array> | null> {
     const artifact = await this.#options.repository.findVersion(entity, project, name, version);
     const file = artifact?.files.find((candidate) => DATA_FILES.includes(candidate.name));
-    return file === undefined ? null : readLater(this.#options.blobs.path(file.blobKey, CONTENT));
+    return file === undefined ? null : readLater(this.#options.blobs.path(file.blobKey, CONTENT), file);
   }
 
   /** Those that were not committed in their time. */
@@ -249,6 +248,6 @@ function toView(artifact: StoredArtifact): ArtifactView {
 }
 
 /** Opens the file when it is first read: the reader may be refused before. */
-async function* readLater(path: string): AsyncGenerator<Uint8Array> {
-  yield* createReadStream(path) as AsyncIterable<Uint8Array>;
+async function* readLater(path: string, written: StoredFile): AsyncGenerator<Uint8Array> {
+  yield* (await openStored(path, written)).content as AsyncIterable<Uint8Array>;
 }

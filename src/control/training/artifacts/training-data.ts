@@ -5,6 +5,7 @@ import { isAbsolute, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
 import type { OpenTrainingData } from '../jobs/job-service.ts';
+import { ServiceError } from '../service-error.ts';
 import type { ArtifactService } from './artifact-service.ts';
 import { parseArtifactUrl } from './artifact-url.ts';
 import { FetchRefusedError, guardedFetch, PUBLIC_NETWORK, type FetchNetwork } from './guarded-fetch.ts';
@@ -44,18 +45,27 @@ async function openArtifact(
   if (name === null) throw refused('It should look like wandb-artifact:///entity/project/name:v0.');
   // Looked up under the caller's entity whatever the URL says: others' artifacts cost the same work.
   const owned = name.entity === entity ? name.name : '';
-  const data = await artifacts.openData(entity, name.project, owned, name.version);
-  const missing = refused('There is no such artifact with a train.jsonl or trajectories.jsonl.');
-  if (data === null) throw missing;
-  return untilDeleted(data, missing);
+  const find = () => artifacts.openData(entity, name.project, owned, name.version);
+  const data = await find();
+  if (data === null) throw missing();
+  return untilDeleted(data, find);
 }
 
-async function* untilDeleted(data: AsyncIterable<Uint8Array>, missing: ValidationError): AsyncGenerator<Uint8Array> {
+/** What is not there may have been deleted since it was found, or lost. */
+async function* untilDeleted(
+  data: AsyncIterable<Uint8Array>,
+  find: () => Promise<unknown>,
+): AsyncGenerator<Uint8Array> {
   try {
     yield* data;
   } catch (error) {
-    throw (error as { code?: unknown }).code === 'ENOENT' ? missing : error;
+    if (error instanceof ServiceError && (await find()) === null) throw missing();
+    throw error;
   }
+}
+
+function missing(): ValidationError {
+  return refused('There is no such artifact with a train.jsonl or trajectories.jsonl.');
 }
 
 /** Opened when it is first read: whoever asked may be refused before, and would leave it open. */

@@ -16,13 +16,22 @@ export function compressed(text: string): Promise<Buffer> {
   return deflate(text, { level: LEVEL });
 }
 
-/** Opens the file when it is first read; whoever stops in the middle leaves none open, whose room on the disk would outlive it. */
+/**
+ * Opens the file when it is first read; whoever stops in the middle leaves none open, whose room on the disk would outlive it. What is not what
+ * was written ends with an error, at the latest behind its last byte.
+ */
 export async function* readContent(file: string): AsyncGenerator<Buffer> {
   const source = createReadStream(file);
   const gunzip = createGunzip();
   source.on('error', (error) => gunzip.destroy(error));
   gunzip.on('close', () => source.destroy());
-  yield* source.pipe(gunzip) as AsyncIterable<Buffer>;
+  try {
+    yield* source.pipe(gunzip) as AsyncIterable<Buffer>;
+  } catch (error) {
+    const { message, code } = error as { message: string; code?: unknown };
+    // zlib names no file.
+    throw Object.assign(new Error(`${file} cannot be read: ${message}`), { code });
+  }
 }
 
 /** A large group takes a second to parse: not for a thread that serves. */

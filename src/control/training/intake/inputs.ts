@@ -101,7 +101,7 @@ export class TrainingInputs {
     return this.#blobs.path(key, CONTENT_FILE);
   }
 
-  /** The same, decompressed. */
+  /** The same, decompressed. Ends with an error where the file is damaged. */
   content(key: string): AsyncIterable<Buffer> {
     return readContent(this.file(key));
   }

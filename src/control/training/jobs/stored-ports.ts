@@ -28,7 +28,7 @@ import {
   type WantedBatch,
 } from '../ports.ts';
 import type { RlBatch } from '../rl-batch.ts';
-import { isShortage } from '../service-error.ts';
+import { isDamage, isShortage } from '../service-error.ts';
 import { readTensors, type TensorFile } from '../tensor-file.ts';
 
 const SNAPSHOT_FILE = 'snapshot';
@@ -44,15 +44,19 @@ class GoneError extends Error {
 export class StoredInputs implements JobInputs {
   readonly #jobs: JobRepository;
   readonly #inputs: TrainingInputs;
+  readonly #log: Logger;
 
-  constructor(jobs: JobRepository, inputs: TrainingInputs) {
+  constructor(jobs: JobRepository, inputs: TrainingInputs, log: Logger) {
     this.#jobs = jobs;
     this.#inputs = inputs;
+    this.#log = log;
   }
 
   async rlBatch({ jobId, config, room }: WantedBatch, chat: ChatEncoder, signal: AbortSignal): Promise<RlBatch> {
     const file = this.#inputs.file(await this.#key(jobId));
-    return threadedBatch({ file, config, room, seed: jobId }, chat, signal);
+    return threadedBatch({ file, config, room, seed: jobId }, chat, signal).catch((error: unknown) => {
+      throw this.#explained(jobId, error);
+    });
   }
 
   async reference(jobId: string, step: number): Promise<KeptAdapter | null> {
@@ -60,7 +64,20 @@ export class StoredInputs implements JobInputs {
   }
 
   async *trainingData(jobId: string): AsyncGenerator<Uint8Array> {
-    yield* this.#inputs.content(await this.#key(jobId));
+    const content = this.#inputs.content(await this.#key(jobId));
+    try {
+      yield* content;
+    } catch (error) {
+      throw this.#explained(jobId, error);
+    }
+  }
+
+  #explained(jobId: string, error: unknown): unknown {
+    if (!isDamage(error)) return error;
+    this.#log.error({ err: error, job: jobId }, 'the data of a job are damaged');
+    return new TrainingFailedError(
+      "The job's data are damaged in the server's storage: send them again, as a new job.",
+    );
   }
 
   async #key(jobId: string): Promise<string> {

@@ -1,5 +1,6 @@
 /** Trajectories that clients log for a model: stored, measured, readable back; and the model's metric history. */
 import { randomUUID } from 'node:crypto';
+import { stat } from 'node:fs/promises';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { validateLogFields } from '../../../schemas/preview/log.ts';
 import { canonicalUuid } from '../../../schemas/preview/uuid.ts';
@@ -19,6 +20,7 @@ import type { ModelService } from '../models/model-service.ts';
 import type { ModelRegistry } from '../models/registry.ts';
 import { notFound, ServiceError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
+import { lost } from '../stored-file.ts';
 
 export interface LogServiceOptions {
   repository: LogRepository;
@@ -90,10 +92,16 @@ export class LogService {
   }
 
   async find(modelId: string, entity: string, logId: string): Promise<{ log: LogView; groups: AsyncIterable<Buffer> }> {
-    this.#options.models.require(modelId, entity);
-    const log = await this.#options.repository.find(modelId, logId);
+    const { repository, models, inputs } = this.#options;
+    models.require(modelId, entity);
+    const log = await repository.find(modelId, logId);
     if (log === null) throw notFound('log');
-    return { log, groups: this.#options.inputs.content(log.blobKey) };
+    await stat(inputs.file(log.blobKey)).catch((error: unknown) => {
+      // Its model may have been deleted meanwhile.
+      models.require(modelId, entity);
+      throw lost(error);
+    });
+    return { log, groups: inputs.content(log.blobKey) };
   }
 
   async history(runId: string, entity: string, after: string | null, limit: number): Promise<RowPage<HistoryRow>> {

@@ -10,10 +10,12 @@ import type { ModelRepository, StoredCheckpoint, StoredModel } from '../../store
 import { pageLength, type RowPage } from '../../store/row-page.ts';
 import { SqliteError } from '../../store/sqlite-client.ts';
 import { ADAPTER_WEIGHTS_FILE } from '../../models/adapter-files.ts';
+import { holdsVersion } from '../../models/adapter-version.ts';
+import { MissingFileError } from '../../models/errors.ts';
 import { ADAPTER_CONFIG_FILE } from '../../models/peft-config.ts';
 import { notFound, ServiceError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
-import { openStored, type StoredContent } from '../stored-file.ts';
+import { damagedFile, missingFile, openStored, type StoredContent } from '../stored-file.ts';
 import { checkpointRef, registeredModel, type ServingObstacle } from './records.ts';
 import type { ModelRegistry, RegisteredModel } from './registry.ts';
 
@@ -138,7 +140,13 @@ export class ModelService {
     const checkpoint = this.#options.registry.checkpoint(modelId, step);
     if (checkpoint === null) throw notFound('checkpoint');
     if (!ADAPTER_FILES.includes(file)) throw notFound('file of the checkpoint');
-    return openStored(join(checkpoint.adapter.directory, file));
+    const { directory, version } = checkpoint.adapter;
+    // One digest is of both files.
+    const whole = await holdsVersion(directory, version).catch((error: unknown) => {
+      throw error instanceof MissingFileError ? missingFile(error) : error;
+    });
+    if (!whole) throw damagedFile(join(directory, `${ADAPTER_CONFIG_FILE} or ${ADAPTER_WEIGHTS_FILE}`));
+    return openStored(join(directory, file));
   }
 
   async deleteCheckpoints(
