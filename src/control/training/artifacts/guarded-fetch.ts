@@ -19,8 +19,8 @@ export interface FetchLimits {
 }
 
 export interface FetchNetwork {
-  /** All addresses of a name. */
-  resolve(host: string): Promise<string[]>;
+  /** All addresses of a name. `signal`: nobody waits any more. */
+  resolve(host: string, signal: AbortSignal): Promise<string[]>;
   allowed(address: string): boolean;
 }
 
@@ -99,7 +99,7 @@ async function open(
 /** A look-up cannot be called off: one that takes too long goes on without us. */
 async function resolve(host: string, network: FetchNetwork, deadline: AbortSignal): Promise<string[]> {
   try {
-    return await untilAborted(network.resolve(host), deadline);
+    return await untilAborted(network.resolve(host, deadline), deadline);
   } catch (error) {
     if (deadline.aborted) throw explain(error, deadline);
     throw new FetchRefusedError('The host name cannot be resolved.');

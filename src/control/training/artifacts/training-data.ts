@@ -8,6 +8,7 @@ import type { OpenTrainingData } from '../jobs/job-service.ts';
 import { ServiceError } from '../service-error.ts';
 import type { ArtifactService } from './artifact-service.ts';
 import { parseArtifactUrl } from './artifact-url.ts';
+import { LookUps } from './look-ups.ts';
 import { FetchRefusedError, guardedFetch, PUBLIC_NETWORK, type FetchNetwork } from './guarded-fetch.ts';
 
 export interface TrainingDataOptions {
@@ -24,11 +25,15 @@ const IDLE_TIMEOUT_MS = 30_000;
 const TOTAL_TIMEOUT_MS = 600_000;
 
 export function trainingDataOpener(options: TrainingDataOptions): OpenTrainingData {
+  const { network = PUBLIC_NETWORK } = options;
+  const lookUps = new LookUps((host, signal) => network.resolve(host, signal));
   return async (url, entity) => {
     const scheme = /^([a-z][a-z0-9+.-]*):/i.exec(url)?.[1]?.toLowerCase();
     if (scheme === 'wandb-artifact') return openArtifact(url, entity, options.artifacts);
     if (scheme === 'file' && options.fileRoot !== null) return readFile(url, options.fileRoot);
-    if ((scheme === 'http' || scheme === 'https') && options.hosts.length > 0) return fetched(url, options);
+    if ((scheme === 'http' || scheme === 'https') && options.hosts.length > 0) {
+      return fetched(url, options, { ...network, resolve: lookUps.of(entity) });
+    }
     throw refused(
       'The server takes training data from its artifact store: wandb-artifact:///entity/project/name:v0' +
         `${options.fileRoot === null ? '' : ', file://'}${options.hosts.length === 0 ? '' : ', https://'}.`,
@@ -90,8 +95,11 @@ async function* readFile(url: string, root: string): AsyncGenerator<Uint8Array> 
   yield* handle.createReadStream() as AsyncIterable<Uint8Array>;
 }
 
-async function* fetched(url: string, options: TrainingDataOptions): AsyncGenerator<Uint8Array> {
-  const { hosts, maxBytes, network = PUBLIC_NETWORK } = options;
+async function* fetched(
+  url: string,
+  { hosts, maxBytes }: TrainingDataOptions,
+  network: FetchNetwork,
+): AsyncGenerator<Uint8Array> {
   const limits = { hosts, maxBytes, idleTimeoutMs: IDLE_TIMEOUT_MS, totalTimeoutMs: TOTAL_TIMEOUT_MS };
   try {
     yield* guardedFetch(url, limits, network);

@@ -1,0 +1,35 @@
+/** Names whose look-up does not end hold up nobody but the entity that named them. */
+import { expect, test } from 'vitest';
+import { LookUps } from '../../../src/control/training/artifacts/look-ups.ts';
+
+const waiting = new AbortController().signal;
+
+test('one look-up of an entity runs at a time, whatever others do', async () => {
+  const begun: string[] = [];
+  const ends = new Map<string, (error: Error | null) => void>();
+  const lookUps = new LookUps((host) => {
+    begun.push(host);
+    return new Promise((resolve, reject) =>
+      ends.set(host, (error) => (error === null ? resolve([host]) : reject(error))),
+    );
+  });
+  const turn = () => new Promise((resolve) => setImmediate(resolve));
+  const [theirs, second] = [lookUps.of('flood')('slow.test', waiting), lookUps.of('flood')('b.test', waiting)];
+  const left = lookUps.of('flood')('left.test', AbortSignal.abort(new Error('left')));
+  const third = lookUps.of('flood')('c.test', waiting);
+  const ours = lookUps.of('other')('ours.test', waiting);
+  await turn();
+  expect(begun).toEqual(['slow.test', 'ours.test']);
+  ends.get('ours.test')?.(null);
+  expect(await ours).toEqual(['ours.test']);
+  ends.get('slow.test')?.(new Error('no answer'));
+  await expect(theirs).rejects.toThrow('no answer');
+  await turn();
+  expect(begun).toEqual(['slow.test', 'ours.test', 'b.test']);
+  ends.get('b.test')?.(null);
+  await Promise.all([second, expect(left).rejects.toThrow('left')]);
+  await turn();
+  expect(begun).toEqual(['slow.test', 'ours.test', 'b.test', 'c.test']);
+  ends.get('c.test')?.(null);
+  expect(await third).toEqual(['c.test']);
+});
