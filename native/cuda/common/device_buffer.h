@@ -39,15 +39,20 @@ inline void device_copy(void* to, const void* from, size_t bytes) {
 }
 #endif
 
+class OutOfMemory final : public Error {
+ public:
+  OutOfMemory() : Error(ErrorKind::kState, "the device is out of memory") {}
+};
+
 template <typename T>
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  // Throws Error(kState) when the device has no such memory left.
+  // Throws OutOfMemory when the device has no such memory left.
   explicit DeviceBuffer(size_t count) : count_(count) {
     if (count == 0) return;
     data_ = static_cast<T*>(device_allocate(count * sizeof(T)));
-    require(data_ != nullptr, ErrorKind::kState, "the device is out of memory");
+    if (data_ == nullptr) throw OutOfMemory();
   }
   explicit DeviceBuffer(const std::vector<T>& values) : DeviceBuffer(values.size()) {
     if (count_ > 0) device_copy(data_, values.data(), count_ * sizeof(T));

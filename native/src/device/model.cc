@@ -16,6 +16,8 @@ namespace {
 // Of the free memory: what the driver and the kernels themselves take later.
 constexpr double kUsableShare = 0.97;
 
+std::string mebibytes(size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
 void supported(bool ok, const std::string& what) {
   if (!ok) throw Error(ErrorKind::kUnsupported, "a GPU cannot run this model yet: " + what);
 }
@@ -100,9 +102,10 @@ class LoadedModel final : public Model {
     const Sizes sizes(facts_->spec, options);
     const size_t needed = sizes.fixed_bytes() + size_t(sizes.pages) * size_t(sizes.page_bytes) + reserve;
     if (needed > usable_bytes()) {
-      throw Error(ErrorKind::kState, "the GPU has " + std::to_string(usable_bytes() >> 20) +
-                                         " MiB left beside the weights, and the engine needs " + std::to_string(needed >> 20) +
-                                         " MiB: lower --kv-cache-memory or --max-num-batched-tokens");
+      throw Error(ErrorKind::kState, "the GPU has " + mebibytes(usable_bytes()) + " left beside the weights, and the engine needs " +
+                                         mebibytes(needed) + ", " + mebibytes(reserve) +
+                                         " of them for adapters and training: lower --kv-cache-memory, --max-num-batched-tokens, " +
+                                         "--training-memory or --max-adapter-memory");
     }
     return std::make_unique<DeviceBackend>(weights_, facts_, sizes);
   }
@@ -135,7 +138,13 @@ std::shared_ptr<Model> load(const model::Spec& spec, const WeightSource& source,
   const cuda::DeviceInfo found = cuda::device_info();
   if (found.devices == 0) throw Error(ErrorKind::kUnsupported, "no GPU can be used: " + found.message);
   check_shape(spec);
-  return std::make_shared<LoadedModel>(spec, source, chosen_kernels(found), threads, progress);
+  const size_t free = cuda::device_free_bytes();
+  try {
+    return std::make_shared<LoadedModel>(spec, source, chosen_kernels(found), threads, progress);
+  } catch (const cuda::OutOfMemory&) {
+    throw Error(ErrorKind::kState,
+                "the model's weights do not fit the GPU, of whose memory " + mebibytes(free) + " were free: --quantize makes them smaller");
+  }
 }
 
 std::shared_ptr<Model> load(const model::Spec& spec, const std::vector<std::string>& files, const std::vector<model::Tensor>& tensors,

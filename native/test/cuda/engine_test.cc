@@ -426,10 +426,17 @@ TEST(gpu_engine_plans_its_memory_before_it_takes_any) {
   CHECK(sum - model->weight_bytes() <= free && sum - model->weight_bytes() > free / 10 * 9);
   o.pages = most + 1000;
   CHECK_ERROR(kState, "MiB", model->make_backend(o, 1000));
+  o.pages = most / 2;
+  CHECK_ERROR(kState, "--training-memory", model->make_backend(o, free));
 }
 
 // A device gives memory in pieces of its own size.
 #ifdef TANDEM_GPU_EMULATION
+TEST(gpu_engine_says_that_weights_do_not_fit) {
+  const cuda::DeviceBuffer<uint8_t> taken(cuda::device_free_bytes() - (size_t(1) << 16));
+  CHECK_ERROR(kState, "weights do not fit", load_on_device(tiny_for_device()));
+}
+
 TEST(gpu_engine_takes_the_memory_that_it_plans) {
   auto model = load_on_device(tiny_for_device());
   engine::Options o = device_options();

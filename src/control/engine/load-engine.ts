@@ -184,10 +184,15 @@ function pageCount(config: EngineConfig, { pageBytes, gpu }: NativeModel, option
   const room = gpu ? Math.min(gpu.mostPages(options), (least + 1) * maxSequences) : 0;
   const pages = kvCacheBytes === null ? room : Math.floor(kvCacheBytes / pageBytes);
   if (pages >= least) return pages;
+  const needed = `one sequence of --max-model-len ${maxModelLen} tokens needs ${mebibytes(least * pageBytes)}`;
+  if (kvCacheBytes !== null) {
+    const given = `--kv-cache-memory is ${mebibytes(kvCacheBytes)}`;
+    throw new RangeError(`${given}, but ${needed}: raise the first or lower the second.`);
+  }
   throw new RangeError(
-    `${kvCacheBytes === null ? 'The GPU has room for' : '--kv-cache-memory is'} ${mebibytes(kvCacheBytes ?? room * pageBytes)}, ` +
-      `but one sequence of --max-model-len ${maxModelLen} tokens needs ${mebibytes(least * pageBytes)}: ` +
-      'raise the first or lower the second.',
+    `The GPU has room for ${mebibytes(room * pageBytes)} of keys and values beside the weights, working memory and ` +
+      `${mebibytes(options.reserveBytes ?? 0)} for adapters and training, but ${needed}: ` +
+      'lower --max-model-len, --training-memory or --max-adapter-memory.',
   );
 }
 

@@ -63,7 +63,7 @@ describe('EngineHost', () => {
     ] as const) {
       const asked: unknown[] = [];
       const gpu = {
-        kernels: 'cuda, mma products, mma attention',
+        kernels: 'cuda 8.0, mma products, mma attention',
         mostPages: (options: unknown) => (asked.push(options), most),
         memoryPlan: () => [
           { name: 'weights', bytes: 3 * 2 ** 20 },
@@ -85,7 +85,9 @@ describe('EngineHost', () => {
     await vi.waitUntil(() => port.exits.length > 0);
     expect(port.sent.at(-1)).toMatchObject({
       type: 'failed',
-      message: expect.stringContaining('The GPU has room for'),
+      message: expect.stringMatching(
+        /GPU has room for .* lower --max-model-len, --training-memory or --max-adapter-memory/,
+      ),
     });
   });
 
