@@ -49,7 +49,7 @@ class Model {
   // Its facts, for the engine: the weights in there are empty.
   virtual const std::shared_ptr<model::Model>& facts() const = 0;
   virtual size_t weight_bytes() const = 0;
-  // Which kernels compute, where several do that round differently: "cuda, wgmma products, mma attention".
+  // What rounds as others need not: the device's generation, and which of several kernels compute: "cuda 9.0, wgmma products, mma attention".
   virtual std::string kernels() const = 0;
   // Pages for which there is memory beside everything else that an engine with these options needs. `reserve`: bytes to leave for adapters and
   // training.

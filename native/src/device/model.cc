@@ -67,8 +67,10 @@ class FileSource final : public WeightSource {
 
 class LoadedModel final : public Model {
  public:
-  LoadedModel(const model::Spec& spec, const WeightSource& source, const Kernels& kernels, int threads, const model::Progress& progress)
-      : facts_(std::make_shared<model::Model>(spec, ops::Element::kBf16, threads)) {
+  LoadedModel(const model::Spec& spec, const WeightSource& source, const cuda::DeviceInfo& found, int threads,
+              const model::Progress& progress)
+      : facts_(std::make_shared<model::Model>(spec, ops::Element::kBf16, threads)), major_(found.major), minor_(found.minor) {
+    const Kernels kernels = chosen_kernels(found);
     Weights weights = load_weights(spec, source, facts_->pool, progress);
     weights.kernels = kernels;
     weights_ = std::make_shared<const Weights>(std::move(weights));
@@ -79,8 +81,9 @@ class LoadedModel final : public Model {
   std::string kernels() const override {
     const Kernels& k = weights_->kernels;
     const std::string experts = facts_->spec.experts.count > 0 ? std::string(", ") + cuda::variant_of(k.experts).name + " experts" : "";
-    return std::string("cuda, ") + cuda::variant_of(k.matmul).name + " products, " + cuda::variant_of(k.attention).name + " attention" +
-           experts;
+    // Nothing promises that tensor cores of two generations round alike.
+    const std::string device = "cuda " + std::to_string(major_) + "." + std::to_string(minor_);
+    return device + ", " + cuda::variant_of(k.matmul).name + " products, " + cuda::variant_of(k.attention).name + " attention" + experts;
   }
 
   int64_t most_pages(const engine::Options& options, size_t reserve) const override {
@@ -124,6 +127,7 @@ class LoadedModel final : public Model {
 
   std::shared_ptr<model::Model> facts_;
   std::shared_ptr<const Weights> weights_;
+  int major_, minor_;  // the compute capability
 };
 
 }  // namespace
@@ -140,7 +144,7 @@ std::shared_ptr<Model> load(const model::Spec& spec, const WeightSource& source,
   check_shape(spec);
   const size_t free = cuda::device_free_bytes();
   try {
-    return std::make_shared<LoadedModel>(spec, source, chosen_kernels(found), threads, progress);
+    return std::make_shared<LoadedModel>(spec, source, found, threads, progress);
   } catch (const cuda::OutOfMemory&) {
     throw Error(ErrorKind::kState,
                 "the model's weights do not fit the GPU, of whose memory " + mebibytes(free) + " were free: --quantize makes them smaller");

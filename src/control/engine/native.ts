@@ -272,7 +272,7 @@ export interface StepResult {
 
 /** A GPU that holds a model, and its memory. */
 export interface NativeGpu {
-  /** Those that compute where several round differently, which is part of the fingerprint: 'cuda, wgmma products, mma attention'. */
+  /** What rounds as others need not, which is part of the fingerprint: 'cuda 9.0, wgmma products, mma attention'. */
   readonly kernels: string;
   /** Pages for which there is room beside all else that an engine with these options (whatever their `pages`) needs. */
   mostPages(options: EngineOptions): number;
