@@ -201,15 +201,20 @@ inline void read_columns(const void* from, int64_t ld, int64_t rows, int64_t cou
   }
 }
 
-// A row tile of x: its values side by side, and what its groups are multiplied with. Missing rows are the last one again.
+// A row tile of x: its values, kInnerBlock bytes from row to row, and what its groups are multiplied with. They stay where they lie unless their
+// rows are whole or some are missing, which are the last one again.
 struct RowTile {
-  alignas(64) int8_t x[kGroupRows * kInnerBlock];
+  const int8_t* x;
+  alignas(64) int8_t copied[kGroupRows * kInnerBlock];
   alignas(64) float factors[kGroupRows * kBlockGroups], shifts[kGroupRows * kBlockGroups];
 
   void read_values(const QuantBlock& b, int64_t rows, int64_t inner) {
+    x = b.x;
+    if (rows == kGroupRows && b.ld == kInnerBlock) return;
+    x = copied;
     for (int64_t r = 0; r < kGroupRows; ++r) {
       const int8_t* from = b.x + (r < rows ? r : rows - 1) * b.ld;
-      int8_t* to = x + r * kInnerBlock;
+      int8_t* to = copied + r * kInnerBlock;
       for (int64_t i = 0; i < inner / 64 * 64; i += 64) vi_store(to + i, vi_load(from + i));
       if (inner % 64) std::memcpy(to + inner - 32, from + inner - 32, 32);
     }

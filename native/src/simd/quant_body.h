@@ -176,11 +176,11 @@ void dequantise(QuantFormat format, const uint8_t* w, int64_t k0, int64_t column
 extern const QuantKernels quant_table;
 const QuantKernels quant_table = {
 #if TANDEM_AMX
-    kTileSumRows,           kQuantRowTile,       INT64_MAX,
+    kTileSumRows,
 #else
-    kRowsInL2, kQuantRowTile, kInnerBlock,
+    kRowsInL2,
 #endif
-    quantise_row<uint16_t>, quantise_row<float>, quant_gemm, dequantise<uint16_t>, dequantise<float>,
+    kQuantRowTile, kInnerBlock, quantise_row<uint16_t>, quantise_row<float>, quant_gemm, dequantise<uint16_t>, dequantise<float>,
 };
 
 }  // namespace TANDEM_SIMD_NS
