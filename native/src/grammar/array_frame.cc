@@ -1,7 +1,7 @@
 // Arrays: items by position, then alike; counts of items; at most one counted kind of item (contains), or no item twice.
 #include <algorithm>
-#include <mutex>
 
+#include "grammar/made_once.h"
 #include "grammar/unique_items.h"
 
 namespace tandem::grammar {
@@ -131,8 +131,7 @@ class ArrayFrame final : public NestedFrame {
     if (!rule_.counts) return finish_plain(begun);
     if (begun >= horizon()) return finish_alike(begun, counted);
     if (!settled_) return finish_table()[cell(begun, counted)];
-    std::call_once(table_made_, [&] { finishes_ = finish_table(); });
-    return finishes_[cell(begun, counted)];
+    return finishes_.get([&] { return finish_table(); })[cell(begun, counted)];
   }
   // From here on all positions are alike and enough items were begun.
   int64_t horizon() const { return std::max(rule_.least, int64_t(rule_.yes.size())); }
@@ -180,8 +179,7 @@ class ArrayFrame final : public NestedFrame {
   std::shared_ptr<const UniqueItems> items_;  // where no item may come twice
   bool settled_ = false;
   int64_t shortest_ = kNever;
-  mutable std::once_flag table_made_;
-  mutable std::vector<int64_t> finishes_;  // where items are counted
+  mutable MadeOnce<std::vector<int64_t>> finishes_;  // where items are counted
 };
 
 }  // namespace

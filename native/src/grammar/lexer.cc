@@ -85,7 +85,6 @@ std::vector<int32_t> spread(const std::vector<int32_t>& ends, const std::vector<
 }  // namespace
 
 std::vector<LabelDistances> label_distances(const Dfa& dfa, const WrittenBytes& written) {
-  constexpr size_t kMost = 4'000'000;
   const std::vector<std::vector<std::pair<int32_t, int32_t>>> back = written_back(dfa, written);
   std::map<int32_t, std::vector<int32_t>> ends;
   for (size_t state = 0; state < dfa.size(); ++state) {
@@ -97,7 +96,7 @@ std::vector<LabelDistances> label_distances(const Dfa& dfa, const WrittenBytes& 
   for (const auto& [label, states] : ends) {
     const std::vector<int32_t> found = spread(states, back, distance);
     count += found.size();
-    require(count <= kMost, ErrorKind::kRange, "the grammar needs too many states");
+    require(count <= kMostDistances, ErrorKind::kRange, "the grammar needs too many states");
     for (int32_t state : found) out[size_t(state)].emplace_back(label, std::exchange(distance[size_t(state)], kNone));
   }
   return out;

@@ -2,11 +2,11 @@
 // always be completed. What follows an accepted lexeme is decided by the frame on the stack (frame.h).
 #pragma once
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "grammar/dfa.h"
+#include "grammar/made_once.h"
 
 namespace tandem::grammar {
 
@@ -58,6 +58,7 @@ using LabelDistances = std::vector<std::pair<int32_t, int32_t>>;
 // What each byte is written with: 1 to kMostWritten bytes.
 using WrittenBytes = std::array<uint8_t, 256>;
 constexpr int32_t kMostWritten = 6;
+constexpr size_t kMostDistances = 4'000'000;
 // Of all states. Throws Error(kRange) where they would be too many: every label may be possible from every state.
 std::vector<LabelDistances> label_distances(const Dfa& dfa, const WrittenBytes& written);
 
@@ -153,24 +154,12 @@ class StringLexer final : public Lexer {
   DfaRef text_;
   Mode mode_;
   int64_t least_, most_;
-  // Per state of the automaton the labels ahead of it. Made at first use and shared by all restrictions of one lexer.
-  struct Distances {
-    std::once_flag once;
-    std::vector<LabelDistances> by_state;
-  };
-  std::shared_ptr<Distances> distances_ = std::make_shared<Distances>();
-  // Per state: the label that all its completions get where it takes any text, kNone elsewhere. Made at first use, shared likewise.
-  struct Free {
-    std::once_flag once;
-    std::vector<int32_t> label;
-  };
-  std::shared_ptr<Free> free_ = std::make_shared<Free>();
-  // Per state of the automaton whether it takes any text. Made at first use, for each restriction.
-  struct Total {
-    std::once_flag once;
-    std::vector<bool> states;
-  };
-  std::shared_ptr<Total> total_ = std::make_shared<Total>();
+  // All made at first use. Shared by all restrictions of one lexer: per state of the automaton the labels ahead of it, and the label that all its
+  // completions get where it takes any text, kNone elsewhere.
+  std::shared_ptr<MadeOnce<std::vector<LabelDistances>>> distances_ = std::make_shared<MadeOnce<std::vector<LabelDistances>>>();
+  std::shared_ptr<MadeOnce<std::vector<int32_t>>> free_ = std::make_shared<MadeOnce<std::vector<int32_t>>>();
+  // For each restriction: per state of the automaton whether it takes any text.
+  std::shared_ptr<MadeOnce<std::vector<bool>>> total_ = std::make_shared<MadeOnce<std::vector<bool>>>();
   std::vector<bool> live_;      // empty: every state
   std::vector<int32_t> needs_;  // per state the bytes, here code points, of the shortest text; empty: `most` cuts off none
   std::vector<int32_t> labels_;

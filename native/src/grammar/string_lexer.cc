@@ -58,6 +58,8 @@ StringLexer::StringLexer(DfaRef text, Mode mode, int64_t least, int64_t most)
   require(text_->size() < (size_t(1) << 20), ErrorKind::kRange, "the grammar needs too many states");
   labels_ = labels_of(*text_);
   if (most >= 0 && is_ascii(*text_)) needs_ = distances(*text_);
+  // Where they may be too many, that shows now and not in the middle of a text.
+  if (text_->size() > kMostDistances / std::max<size_t>(1, labels_.size())) labels_ahead(start());
 }
 
 void StringLexer::restrict_to(const std::vector<bool>& allowed) {
@@ -84,7 +86,7 @@ void StringLexer::restrict_to(const std::vector<bool>& allowed) {
 std::shared_ptr<const StringLexer> StringLexer::restricted(const std::vector<bool>& allowed) const {
   auto out = std::make_shared<StringLexer>(*this);
   out->restrict_to(allowed);
-  out->total_ = std::make_shared<Total>();
+  out->total_ = std::make_shared<MadeOnce<std::vector<bool>>>();
   return out;
 }
 
@@ -296,8 +298,7 @@ int32_t StringLexer::label(LexState state) const {
 }
 
 const LabelDistances& StringLexer::labels_ahead(LexState state) const {
-  std::call_once(distances_->once, [&] { distances_->by_state = label_distances(*text_, written()); });
-  return distances_->by_state[size_t(unpack(state).text)];
+  return distances_->get([&] { return label_distances(*text_, written()); })[size_t(unpack(state).text)];
 }
 
 int64_t StringLexer::distance(LexState state, int32_t label) const {
@@ -429,15 +430,13 @@ std::vector<bool> total_states(const Dfa& dfa, const std::function<bool(int32_t)
 bool StringLexer::takes_any_text(LexState state) const {
   Place place = unpack(state);
   if (place.phase != kInside) return false;
-  std::call_once(total_->once, [&] { total_->states = total_states(*text_, [&](int32_t text) { return live(text); }); });
-  return total_->states[size_t(place.text)];
+  return total_->get([&] { return total_states(*text_, [&](int32_t text) { return live(text); }); })[size_t(place.text)];
 }
 
 StringLexer::FreeView StringLexer::free_view(LexState state) const {
   Place place = unpack(state);
   if (place.phase != kInside) return {};
-  std::call_once(free_->once, [&] { free_->label = free_labels(*text_); });
-  int32_t label = free_->label[size_t(place.text)];
+  int32_t label = free_->get([&] { return free_labels(*text_); })[size_t(place.text)];
   if (label == kNone || (!allowed_.empty() && !allowed_[size_t(label)])) return {};
   return {true, label, std::max<int64_t>(0, least_ - int64_t(place.count)), most_ < 0 ? -1 : most_ - int64_t(place.count)};
 }

@@ -3,7 +3,9 @@
  * yet, or the closing brace, can still be reached, as a plain list of all names says.
  */
 import { beforeAll, describe, expect, it } from 'vitest';
+import { loadNative } from '../../../src/control/engine/native.ts';
 import type { NativeMatcher, NativeVocabulary } from '../../../src/control/engine/native-grammar.ts';
+import { compileGrammar } from '../../../src/control/grammar/compile.ts';
 import { compile, END, generateOptions, makeVocabulary, Masks, smallTokens } from './drive.ts';
 import { Random } from './random.ts';
 
@@ -204,4 +206,11 @@ describe('a name of a pattern that was begun', () => {
     }
     grammar.release();
   });
+});
+
+it('names that lie ahead of too many places are refused before a text is begun', async () => {
+  const names = Array.from({ length: 1000 }, (_, i) => ['x'.repeat(4100) + i, { type: 'null' }]);
+  const text = JSON.stringify({ type: 'object', properties: Object.fromEntries(names) });
+  const made = compileGrammar(loadNative(), { kind: 'json_schema', text }, generateOptions);
+  await expect(made).rejects.toMatchObject({ kind: 'bound', message: 'the grammar needs too many states' });
 });
