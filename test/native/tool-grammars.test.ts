@@ -182,6 +182,8 @@ describe('what a format cannot keep to is refused by name', () => {
     );
   it.each<[ToolParserName, object, string]>([
     ['qwen3_coder', { properties: { a: { $ref: '#/$defs/a' } }, $defs: { a: {} } }, 'properties.a'],
+    ['qwen3_coder', { properties: { 'a>': { type: 'string' } } }, 'a name holds ">"'],
+    ['qwen3_coder', { properties: { '\u00a0a': { type: 'string' } } }, 'a name begins or ends with white space'],
     ['qwen3_coder', { properties: { a: { type: 'string', enum: ['null'] } } }, 'properties.a.enum'],
     ['qwen3_coder', { properties: { a: { enum: ['null', 'x'], maxLength: 1 } } }, 'properties.a.enum'],
     ['qwen3_coder', { properties: { a: { enum: ['1', 1] } } }, 'properties.a.type'],

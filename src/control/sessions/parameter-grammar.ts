@@ -60,6 +60,7 @@ export function pythonParameters(tool: Tool): Format {
 export function taggedParameters(tool: Tool): Format {
   const parts = parametersOf(tool).map((parameter) => {
     if (/[>\n]/.test(parameter.name)) refuse(tool, 'properties', 'a name holds ">" or a line break');
+    if (parameter.name !== parameter.name.trim()) refuse(tool, 'properties', 'a name begins or ends with white space');
     const head = constant(`<parameter=${parameter.name}>\n`);
     const part = sequence(head, bareValue(tool, parameter), constant('\n</parameter>\n'));
     return parameter.required ? part : perhaps(part);
