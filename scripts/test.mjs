@@ -1,9 +1,10 @@
 /**
- * `npm test`: the checks of form, the native tests (plain and under sanitizers), then vitest; the last line sums them all.
+ * `npm test`: the checks of form, the native tests, then vitest, whose tests wait for a third of their time, and beside it the native tests
+ * under sanitizers; the last line sums them all.
  * Arguments go to vitest and leave the rest out: `npm test -- test/unit/scheduler`.
  */
 import { checks, runCheck } from './lib/checks.mjs';
-import { nativeTests } from './lib/native-tests.mjs';
+import { plainTests, sanitizedTests } from './lib/native-tests.mjs';
 import { vitestTests } from './lib/vitest.mjs';
 
 const USAGE = `npm test                    all tests
@@ -20,13 +21,22 @@ function add(counts) {
   for (const key of Object.keys(total)) total[key] += counts[key];
 }
 
-if (args.length === 0) {
+function addNative({ counts, report }) {
+  console.log(report);
+  add(counts);
+}
+
+if (args.length > 0) {
+  add(await vitestTests(args));
+} else {
   console.log('Checks');
   for (const check of checks()) total[runCheck(check)]++;
   console.log('Native');
-  for await (const counts of nativeTests()) add(counts);
+  addNative(await plainTests());
+  const sanitized = sanitizedTests();
+  add(await vitestTests(args));
+  addNative(await sanitized);
 }
-add(await vitestTests(args));
 
 const skipped = total.skipped > 0 ? `, ${total.skipped} skipped` : '';
 console.log(`${total.passed} passed, ${total.failed} failed${skipped}`);

@@ -39,7 +39,7 @@ void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 namespace tandem::test {
 namespace {
 
-engine::Options options() {
+engine::Options steady_options() {
   engine::Options o;
   o.max_sequences = 4;
   o.max_batch_tokens = 64;
@@ -71,7 +71,7 @@ engine::Plan plan_of(int64_t slots) {
 
 // True when the step with the n-th allocation failing went through, so that no later one needs a try.
 bool step_with_failure(const std::shared_ptr<model::Model>& model, int64_t n, const engine::StepResult& truth) {
-  engine::Engine engine(model, options());
+  engine::Engine engine(model, steady_options());
   engine::Plan plan = plan_of(3);
   bool failed = false;
   allocations_left = n;
@@ -95,7 +95,7 @@ bool step_with_failure(const std::shared_ptr<model::Model>& model, int64_t n, co
 TEST_ONCE(engine_survives_running_out_of_memory_anywhere_in_a_step) {
   for (int threads : {1, 2}) {
     auto model = (threads == 1 ? TinyModel() : TinyModel::mixture()).load(ops::Element::kBf16, threads);
-    engine::Engine calm(model, options());
+    engine::Engine calm(model, steady_options());
     engine::StepResult truth = calm.step(plan_of(3));
     int64_t n = 0;
     while (n < 2000 && !step_with_failure(model, n, truth)) ++n;
@@ -240,7 +240,7 @@ TEST_ENGINE(a_token_costs_no_allocation_in_the_forward_pass_and_the_sampler) {
 
 // Allocations of one decode step of a whole engine with so many sequences, once it has run for a while.
 int64_t allocations_of_step(const std::shared_ptr<model::Model>& model, int64_t sequences) {
-  engine::Options o = options();
+  engine::Options o = steady_options();
   o.max_sequences = o.pages = sequences;
   o.max_batch_tokens = 8 * sequences;
   engine::Engine engine(model, o);

@@ -13,7 +13,7 @@ using engine::Finish;
 using ops::Element;
 
 // Controls that look at earlier tokens, filters, ends and kinds of log-probabilities.
-std::vector<Job> jobs() {
+std::vector<Job> proposal_jobs() {
   std::vector<Job> all = {random_job(1, 1, 30),  random_job(2, 17, 25), random_job(3, 60, 20),
                           random_job(4, 33, 40), random_job(5, 16, 33), random_job(6, 15, 28)};
   all[0].params.sampling.temperature = 0;
@@ -68,10 +68,10 @@ TEST_ENGINE(proposals_change_no_bit_of_any_output) {
   for (Element element : {Element::kF32, Element::kBf16}) {
     for (int threads : {1, 2}) {
       auto model = TinyModel().load(element, threads);
-      std::vector<Job> truth = plain(model, jobs());
+      std::vector<Job> truth = plain(model, proposal_jobs());
       for (size_t most : {size_t(1), size_t(4), size_t(19)}) {
         for (int64_t wrong : {0, 25, 100}) {
-          std::vector<Job> all = jobs();
+          std::vector<Job> all = proposal_jobs();
           run_with(model, all, prophet(truth, most, wrong), 20);
           for (size_t i = 0; i < all.size(); ++i) check_same(all[i], truth[i]);
         }

@@ -35,7 +35,7 @@ std::string read_text(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-bool accepts(const Grammar& grammar, const std::string& text) {
+bool suite_accepts(const Grammar& grammar, const std::string& text) {
   State state = grammar.start(), next;
   for (char byte : text) {
     step(state, uint8_t(byte), next);
@@ -72,7 +72,7 @@ void run_file(const fs::path& path, const GrammarOptions& options, Counts& count
     }
     ++counts.compiled;
     for (const Json& test : group.find("tests")->items) {
-      bool valid = test.find("valid")->is(Json::kTrue), accepted = accepts(*grammar, slice(text, *test.find("data")));
+      bool valid = test.find("valid")->is(Json::kTrue), accepted = suite_accepts(*grammar, slice(text, *test.find("data")));
       ++(valid ? (accepted ? counts.valid_accepted : counts.valid_refused) : accepted ? counts.invalid_accepted : counts.invalid_refused);
       if (valid != accepted) {
         std::printf("  %s %s / %s: %s is %s\n", path.filename().c_str(), group.find("description")->text.c_str(),
@@ -118,7 +118,7 @@ TEST_ONCE(grammar_suite_json_parsing) {
   int files = 0;
   for (const auto& entry : fs::directory_iterator(root / "JSONTestSuite/test_parsing")) {
     std::string name = entry.path().filename();
-    bool accepted = accepts(*any, read_text(entry.path()));
+    bool accepted = suite_accepts(*any, read_text(entry.path()));
     ++files;
     if ((name[0] == 'y' && !accepted) || (name[0] == 'n' && accepted))
       test::fail(__FILE__, __LINE__, name + (accepted ? " is accepted" : " is refused"));

@@ -32,12 +32,12 @@ struct Projection {
         factors(kernels(), e, s, 0.5f, a.data(), b.data()) {}
 };
 
-struct Rows {
+struct AdapterRows {
   int64_t ldx;
   std::vector<float> x;
   std::vector<uint16_t> bf16;
 
-  Rows(Random& random, Element element, int64_t in, int64_t count) : ldx(round_up(in, 32)), x(random.normals(size_t(count * ldx))) {
+  AdapterRows(Random& random, Element element, int64_t in, int64_t count) : ldx(round_up(in, 32)), x(random.normals(size_t(count * ldx))) {
     for (int64_t i = 0; i < count; ++i) std::fill_n(x.begin() + i * ldx + in, ldx - in, 0.0f);
     if (element == Element::kF32) return;
     for (float& value : x) {
@@ -49,7 +49,7 @@ struct Rows {
 };
 
 // y of the given rows after their adapter; y starts as `start`.
-std::vector<float> apply(const Projection& c, const Rows& x, const std::vector<int32_t>& rows, std::vector<float> y, int64_t ldy,
+std::vector<float> apply(const Projection& c, const AdapterRows& x, const std::vector<int32_t>& rows, std::vector<float> y, int64_t ldy,
                          int threads) {
   ThreadPool pool(threads);
   std::vector<float> u(rows.size() * size_t(c.factors.rank_padded()), NAN);
@@ -61,7 +61,7 @@ std::vector<float> apply(const Projection& c, const Rows& x, const std::vector<i
 
 void check_case(Random& random, Element element, const LoraShape& shape, int64_t batch) {
   Projection c(random, element, shape);
-  Rows x(random, element, shape.in, batch);
+  AdapterRows x(random, element, shape.in, batch);
   int64_t ldy = round_up(shape.first_out + shape.out + random.whole(0, 40), kernels().panel);
   std::vector<float> start = random.normals(size_t(batch * ldy)), truth = start;
   std::vector<int32_t> rows;
@@ -115,7 +115,7 @@ TEST(factors_are_added_once_to_products_of_many_rows) {
     matrices.emplace_back(kernels(), element, n, k, pool, read);
     matrices.emplace_back(element, ops::QuantisedMatrix(kernels().panel, k, {{n, ops::QuantFormat::kInt8, quantise}}, pool));
     Projection c(random, element, {4, k, n, 0});
-    Rows x(random, element, k, m);
+    AdapterRows x(random, element, k, m);
     std::vector<int32_t> rows(static_cast<size_t>(m));
     std::iota(rows.begin(), rows.end(), 0);
     std::vector<float> u(size_t(m * c.factors.rank_padded()));

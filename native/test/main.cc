@@ -1,6 +1,6 @@
 // Runs every test, or those whose name holds the first argument, and names the slow ones. Exit code 77: TANDEM_ISA names a set that this
 // machine lacks.
-// With emulated tiles (amx_tests): the AMX kernels, unless it names others.
+// With emulated tiles (amx_tests): the AMX kernels, unless it names others. Under sanitizers tiles are emulated in any case.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -37,21 +37,22 @@ bool supported_isa(const std::string& name) {
 // Prints the path that the kernels take; 0 when it is the forced one.
 int prove_path() {
   const char* forced = std::getenv("TANDEM_ISA");
-  if (kEmulated && (!forced || !*forced)) forced = simd::isa_name(simd::Isa::kAmx);
+  if (kEmulated && !sanitized() && (!forced || !*forced)) forced = simd::isa_name(simd::Isa::kAmx);
   if (forced && known_isa(forced) && !supported_isa(forced)) {
     std::printf("skipped: this machine lacks %s\n", forced);
     return 77;
   }
   const char* used = simd::isa_name(simd::kernels_for(simd::selected_isa()).isa);
-  std::printf("kernels: %s%s\n", used, kEmulated ? " (tiles emulated)" : forced ? " (forced)" : "");
+  const bool emulated = kEmulated && std::strcmp(used, simd::isa_name(simd::Isa::kAmx)) == 0;
+  std::printf("kernels: %s%s\n", used, emulated ? " (tiles emulated)" : forced ? " (forced)" : "");
   if (!forced || !*forced || std::strcmp(forced, used) == 0) return 0;
   std::printf("FAILED TANDEM_ISA asks for %s\n", forced);
   return 1;
 }
 
 bool runs(Sets sets) {
-  // What runs once does so in the other program.
-  bool best = !kEmulated && simd::selected_isa() == simd::supported_isas().front();
+  // What runs once does so in the other program, where there is one.
+  bool best = (!kEmulated || sanitized()) && simd::selected_isa() == simd::supported_isas().front();
   return best || sets == Sets::kAll || (sets == Sets::kAllUnlessSanitized && !sanitized());
 }
 

@@ -12,11 +12,11 @@ using ops::PackedMatrix;
 using ops::PanelRange;
 
 // Values as the element type holds them, beside the same as floats.
-struct Rows {
+struct RowsBack {
   std::vector<float> wide;
   std::vector<uint16_t> narrow;
 
-  Rows(Element element, std::vector<float> values) : wide(std::move(values)) {
+  RowsBack(Element element, std::vector<float> values) : wide(std::move(values)) {
     if (element == Element::kF32) return;
     for (float& x : wide) narrow.push_back(float_to_bf16(x));
     for (float& x : wide) x = rounded_bf16(x);
@@ -24,12 +24,12 @@ struct Rows {
   const void* at(size_t i) const { return narrow.empty() ? static_cast<const void*>(&wide[i]) : static_cast<const void*>(&narrow[i]); }
 };
 
-struct Product {
+struct ProductBack {
   int64_t n, k, m, ld_dy;
   PackedMatrix w;
-  Rows dy;
+  RowsBack dy;
 
-  Product(Random& random, ThreadPool& pool, Element element, int64_t rows, int64_t inner, int64_t batch)
+  ProductBack(Random& random, ThreadPool& pool, Element element, int64_t rows, int64_t inner, int64_t batch)
       : n(rows), k(inner), m(batch), ld_dy(round_up(n, kernels().panel) + 3), w(pack(random, pool, element)),
         dy(element, gradients(random)) {}
 
@@ -64,9 +64,9 @@ struct Product {
   }
 };
 
-void check_product(Random& random, Element element, int64_t n, int64_t k, int64_t m, bool accumulate) {
+void check_product_back(Random& random, Element element, int64_t n, int64_t k, int64_t m, bool accumulate) {
   ThreadPool one(1), nine(9);
-  Product p(random, one, element, n, k, m);
+  ProductBack p(random, one, element, n, k, m);
   int64_t ld = ops::ld_backward(p.w), panels = ops::all_panels(p.w).end;
   std::vector<float> start = random.normals(size_t(m * ld)), truth = start;
   std::vector<float> dx = p.run(one, {{0, panels}}, 0, m, start, accumulate);
@@ -85,24 +85,24 @@ void check_product(Random& random, Element element, int64_t n, int64_t k, int64_
   }
 }
 
-void check_many(Element element) {
+void check_many_back(Element element) {
   Random random(element == Element::kF32 ? 21 : 22);
   for (int64_t n : {1, 15, 16, 17, 64, 65, 255, 257, 300, 513})
-    check_product(random, element, n, random.whole(1, 200), random.whole(1, 40), n % 2 == 0);
+    check_product_back(random, element, n, random.whole(1, 200), random.whole(1, 40), n % 2 == 0);
   for (int64_t k : {1, 31, 32, 33, 64, 96, 97, 128, 160})
-    check_product(random, element, random.whole(1, 300), k, random.whole(1, 220), k % 2 == 1);
+    check_product_back(random, element, random.whole(1, 300), k, random.whole(1, 220), k % 2 == 1);
 }
 
-TEST(matmul_backward_f32_matches_reference) { check_many(Element::kF32); }
-TEST(matmul_backward_bf16_matches_reference) { check_many(Element::kBf16); }
+TEST(matmul_backward_f32_matches_reference) { check_many_back(Element::kF32); }
+TEST(matmul_backward_bf16_matches_reference) { check_many_back(Element::kBf16); }
 
 TEST(matmul_backward_is_the_transpose_of_matmul) {
   // <dy, W x> = <W^T dy, x>
   Random random(23);
   ThreadPool pool(2);
-  Product p(random, pool, Element::kF32, 90, 70, 4);
+  ProductBack p(random, pool, Element::kF32, 90, 70, 4);
   std::vector<float> dx = p.run(pool, {ops::all_panels(p.w)}, 0, 4, std::vector<float>(size_t(4 * ops::ld_backward(p.w))), false);
-  Rows x(Element::kF32, random.normals(size_t(4 * p.w.columns_padded())));
+  RowsBack x(Element::kF32, random.normals(size_t(4 * p.w.columns_padded())));
   for (int64_t i = 0; i < 4; ++i) {
     for (int64_t c = p.k; c < p.w.columns_padded(); ++c) x.wide[size_t(i * p.w.columns_padded() + c)] = 0;
   }
@@ -127,7 +127,7 @@ TEST(factor_gradients_match_reference) {
       ThreadPool one(1), three(3);
       std::vector<float> u = random.normals(size_t(m * ldu) + 1), start = random.normals(size_t(ranks * ld)), grad = start,
                          threaded = start;
-      Rows x(element, random.normals(size_t(m * ldx) + 1));
+      RowsBack x(element, random.normals(size_t(m * ldx) + 1));
       ops::accumulate_outer(kernels(), one, u.data(), ldu, ranks, x.at(0), ldx, element, m, n, all, grad.data(), ld);
       ops::accumulate_outer(kernels(), three, u.data(), ldu, ranks, x.at(0), ldx, element, m, n, all, threaded.data(), ld);
       CHECK(same_bits(threaded.data(), grad.data(), grad.size()));
@@ -144,7 +144,7 @@ TEST(factor_gradients_match_reference) {
         ops::accumulate_outer(kernels(), one, u.data(), ldu, ranks, x.at(0), ldx, element, m, n, range, columns.data(), ld);
       }
       CHECK(same_bits(columns.data(), grad.data(), grad.size()));
-      // Rows in two calls continue the same chains.
+      // RowsBack in two calls continue the same chains.
       if (m < 2) continue;
       int64_t cut = random.whole(1, m - 1);
       std::vector<float> parts = start;

@@ -18,14 +18,14 @@ using ops::QuantFormat;
 
 constexpr float kSizes[] = {1.0f, 1e-4f, 0.2f, 0.0f, 0.02f};
 
-struct Product {
+struct QuantisedProduct {
   int64_t m;
   Element element;
   QuantSource source;
   std::vector<float> x;
   std::vector<uint16_t> x_bf16;
 
-  Product(Random& random, QuantFormat format, Element e, int64_t n, int64_t k, int64_t batch)
+  QuantisedProduct(Random& random, QuantFormat format, Element e, int64_t n, int64_t k, int64_t batch)
       : m(batch), element(e), source(random, format, n, k), x(random.normals(size_t(m * ldx()))) {
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t c = 0; c < ldx(); ++c) x[size_t(i * ldx() + c)] *= c < k ? std::exp(0.3f * random.normal()) : 0.0f;
@@ -54,7 +54,7 @@ struct Product {
   }
 };
 
-std::vector<float> run(const Product& p, const PackedMatrix& w, ThreadPool& pool, int64_t first, int64_t count,
+std::vector<float> run(const QuantisedProduct& p, const PackedMatrix& w, ThreadPool& pool, int64_t first, int64_t count,
                        const std::vector<float>& start, bool accumulate) {
   int64_t ldy = w.rows_padded();
   std::vector<float> y(start.begin() + first * ldy, start.begin() + (first + count) * ldy);
@@ -64,7 +64,7 @@ std::vector<float> run(const Product& p, const PackedMatrix& w, ThreadPool& pool
 
 void check_product(Random& random, QuantFormat format, Element element, int64_t n, int64_t k, int64_t m, bool accumulate) {
   ThreadPool pool(1), three(3);
-  Product p(random, format, element, n, k, m);
+  QuantisedProduct p(random, format, element, n, k, m);
   PackedMatrix w = p.pack(pool);
   int64_t ldy = w.rows_padded();
   std::vector<float> start = random.normals(size_t(m * ldy));
@@ -104,7 +104,7 @@ TEST(quantised_matmul_is_exact_at_the_extremes) {
   for (QuantFormat format : kQuantFormats) {
     for (uint8_t stored : {0, 255}) {
       for (float sign : {1.0f, -1.0f}) {
-        Product p(random, format, Element::kF32, 70, 64, 9);
+        QuantisedProduct p(random, format, Element::kF32, 70, 64, 9);
         for (uint8_t& value : p.source.values) value = p.source.traits.bits == 8 ? stored : stored & 15;
         for (float& value : p.x) value = sign;
         PackedMatrix w = p.pack(pool);
@@ -154,7 +154,7 @@ TEST(quantised_matmul_keeps_a_broken_row_to_itself) {
   Random random(54);
   ThreadPool pool(2);
   for (QuantFormat format : kQuantFormats) {
-    Product p(random, format, Element::kBf16, 70, 290, 9);
+    QuantisedProduct p(random, format, Element::kBf16, 70, 290, 9);
     PackedMatrix w = p.pack(pool);
     std::vector<float> start(size_t(p.m * w.rows_padded()));
     std::vector<float> before = run(p, w, pool, 0, p.m, start, false);

@@ -15,7 +15,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // One row with its parameters; draws do not change it.
-struct Row {
+struct LogitRow {
   std::vector<float> logits;
   int64_t samplable;
   ops::SamplingParams params;
@@ -23,7 +23,7 @@ struct Row {
   ops::TokenHistory history;
   std::vector<ops::TopEntry> top;  // of the last draw
 
-  explicit Row(std::vector<float> values) : logits(std::move(values)), samplable(int64_t(logits.size())) {}
+  explicit LogitRow(std::vector<float> values) : logits(std::move(values)), samplable(int64_t(logits.size())) {}
 
   ops::SampleInput input(std::vector<float>& copy, uint64_t index) const {
     copy = logits;
@@ -42,7 +42,7 @@ struct Row {
 };
 
 // Rows of several tiles: 1024 is a tile of the vocabulary.
-Row random_row(Random& random, int64_t vocab, float spread) { return Row(random.normals(size_t(vocab), spread)); }
+LogitRow random_row(Random& random, int64_t vocab, float spread) { return LogitRow(random.normals(size_t(vocab), spread)); }
 
 ops::SamplingParams params(double temperature, double top_p = 1, int64_t top_k = 0, double min_p = 0) {
   ops::SamplingParams p;
@@ -78,7 +78,7 @@ std::vector<ops::SamplingParams> many_params() {
 }
 
 // The draw inverts the distribution over ids ascending, so the token follows from the uniform but near the borders.
-void check_draws(Row& row, int draws) {
+void check_draws(LogitRow& row, int draws) {
   std::vector<double> p = row.reference(), sums(p.size());
   std::partial_sum(p.begin(), p.end(), sums.begin());
   int wrong = 0;
@@ -98,7 +98,7 @@ TEST(draws_follow_the_reference_distribution) {
   Random random(61);
   for (const ops::SamplingParams& p : many_params()) {
     for (int64_t vocab : {1, 2, 50, 300, 1025, 3000}) {
-      Row row = random_row(random, vocab, 2.5f);
+      LogitRow row = random_row(random, vocab, 2.5f);
       row.params = p;
       row.params.seed = random.bits();
       row.params.choice = random.whole(0, 3);
@@ -111,7 +111,7 @@ TEST(draws_follow_the_reference_with_ties_bans_and_unused_ids) {
   Random random(62);
   for (const ops::SamplingParams& p : many_params()) {
     for (int64_t vocab : {9, 120, 2100}) {
-      Row row = random_row(random, vocab, 1.0f);
+      LogitRow row = random_row(random, vocab, 1.0f);
       for (float& x : row.logits) x = float(random.whole(-6, 6)) * 0.5f;  // many equal logits
       row.params = p;
       row.samplable = vocab - vocab / 3;
@@ -126,7 +126,7 @@ TEST(draws_follow_the_reference_with_ties_bans_and_unused_ids) {
 TEST(draws_reach_the_whole_support_and_nothing_else) {
   Random random(63);
   for (const ops::SamplingParams& p : many_params()) {
-    Row row = random_row(random, 24, 1.0f);
+    LogitRow row = random_row(random, 24, 1.0f);
     for (size_t i = 0; i < row.logits.size(); i += 3) row.logits[i] = 1.0f;
     row.params = p;
     row.banned = {3, 7};
@@ -142,7 +142,7 @@ TEST(draws_reach_the_whole_support_and_nothing_else) {
 }
 
 // Pearson's statistic of `draws` tokens; about its degrees of freedom when the draws follow the reference.
-void check_frequencies(Row& row, int draws, bool by_seed) {
+void check_frequencies(LogitRow& row, int draws, bool by_seed) {
   std::vector<double> truth = row.reference();
   std::vector<int> counts(truth.size(), 0);
   for (int i = 0; i < draws; ++i) {
@@ -170,7 +170,7 @@ TEST_ENGINE(frequencies_fit_the_reference) {
   Random random(64);
   for (const ops::SamplingParams& p :
        {params(1), params(0.6), params(1, 0.9), params(1, 1, 10), params(1.3, 1, 0, 0.05), params(1.1, 0.9, 25, 0.02)}) {
-    Row row = random_row(random, 60, 1.2f);
+    LogitRow row = random_row(random, 60, 1.2f);
     row.params = p;
     row.banned = {5};
     row.samplable = 55;
@@ -182,7 +182,7 @@ TEST_ENGINE(frequencies_fit_the_reference) {
 TEST(greedy_takes_the_smallest_of_the_best) {
   Random random(65);
   for (int64_t vocab : {1, 5, 40, 1024, 2500}) {
-    Row row = random_row(random, vocab, 1.0f);
+    LogitRow row = random_row(random, vocab, 1.0f);
     for (float& x : row.logits) x = float(random.whole(-3, 3));
     row.params = params(0);
     auto largest = std::max_element(row.logits.begin(), row.logits.end());
@@ -196,7 +196,7 @@ TEST(greedy_takes_the_smallest_of_the_best) {
 }
 
 TEST(top_k_keeps_ties_of_its_last_value) {
-  Row row({1, 3, 3, 2, 3, 0});
+  LogitRow row({1, 3, 3, 2, 3, 0});
   row.params = params(1, 1, 2);
   std::set<int32_t> seen;
   for (uint64_t i = 0; i < 300; ++i) seen.insert(row.draw(i).token);
@@ -204,7 +204,7 @@ TEST(top_k_keeps_ties_of_its_last_value) {
 }
 
 TEST(top_p_keeps_the_smaller_ids_of_equal_ones) {
-  Row row(std::vector<float>(10, 0.5f));
+  LogitRow row(std::vector<float>(10, 0.5f));
   row.params = params(1, 0.25);
   std::set<int32_t> seen;
   for (uint64_t i = 0; i < 300; ++i) seen.insert(row.draw(i).token);
@@ -215,7 +215,7 @@ TEST(rows_that_cannot_be_sampled_give_no_token) {
   for (float bad : {NAN, kInf, -NAN}) {
     for (size_t at : {size_t(0), size_t(17), size_t(1500), size_t(1999)}) {
       for (double temperature : {0.0, 1.0}) {
-        Row row(std::vector<float>(2000, 0.0f));
+        LogitRow row(std::vector<float>(2000, 0.0f));
         row.logits[at] = bad;
         row.samplable = 1900;  // a broken id counts even where it could not be sampled
         row.params = params(temperature, 0.9, 5);
@@ -224,10 +224,10 @@ TEST(rows_that_cannot_be_sampled_give_no_token) {
       }
     }
   }
-  Row nothing(std::vector<float>(40, -kInf));
+  LogitRow nothing(std::vector<float>(40, -kInf));
   nothing.params = params(1);
   CHECK_EQ(nothing.draw(0).token, -1);
-  Row banned({1, 2, 3});
+  LogitRow banned({1, 2, 3});
   banned.banned = {0, 1};
   banned.samplable = 2;
   for (double temperature : {0.0, 1.0}) {
@@ -239,7 +239,7 @@ TEST(rows_that_cannot_be_sampled_give_no_token) {
 TEST(impossible_ids_stay_out_at_any_temperature) {
   for (double temperature : {1e-320, 1e-45, 1e-39, 1e-20, 1e-5, 0.01, 100.0, 1e10, 1e38, 1e45, 1e50, 1e300}) {
     for (const ops::SamplingParams& p : {params(1), params(1, 0.9), params(1, 1, 3), params(1, 1, 0, 0.1)}) {
-      Row row({-1, -kInf, 2, -kInf, 2, 1.5, -100, -kInf, 0});
+      LogitRow row({-1, -kInf, 2, -kInf, 2, 1.5, -100, -kInf, 0});
       row.params = p;
       row.params.temperature = temperature;
       row.banned = {0};
@@ -259,7 +259,7 @@ TEST(logprobs_are_raw_and_ranked) {
   Random random(66);
   for (int64_t vocab : {1, 7, 300, 1024, 2500, 5000}) {
     for (int64_t k : {0, 1, 5, 20}) {
-      Row row = random_row(random, vocab, 4.0f);
+      LogitRow row = random_row(random, vocab, 4.0f);
       for (size_t i = 0; i + 1 < row.logits.size(); i += 5) row.logits[i] = row.logits[i + 1];
       row.params = params(1.7, 0.95);
       row.params.logprobs = k;
@@ -286,7 +286,7 @@ TEST(logprobs_are_raw_and_ranked) {
 // Of what the draw was made from: ids that could not come have no part in it.
 TEST(processed_logprobs_are_those_of_the_ids_that_are_left) {
   for (const ops::SamplingParams& p : {params(1), params(1, 1, 2), params(1, 0.99)}) {
-    Row row({2, 1, -kInf, 2, -50});
+    LogitRow row({2, 1, -kInf, 2, -50});
     row.params = p;
     row.params.allowed = {1, 2, 3};
     row.params.logprobs = 4;
@@ -305,7 +305,7 @@ TEST(processed_logprobs_are_those_of_the_ids_that_are_left) {
 }
 
 TEST(a_bad_word_ends_at_the_first_token_too) {
-  Row row({0, 0, 9});
+  LogitRow row({0, 0, 9});
   row.params = params(0);
   row.params.bad_words = {{1, 2}};
   CHECK_EQ(row.draw(0).token, 2);
@@ -314,7 +314,7 @@ TEST(a_bad_word_ends_at_the_first_token_too) {
 }
 
 TEST(controls_of_a_step_hold_with_none_of_the_sequence) {
-  Row row({0, 5, 9, 7});
+  LogitRow row({0, 5, 9, 7});
   row.params = params(0);
   ops::SamplingScratch scratch;
   std::vector<float> copy;
@@ -337,7 +337,7 @@ TEST(controls_of_a_step_hold_with_none_of_the_sequence) {
 TEST(logprobs_change_no_draw) {
   Random random(67);
   for (const ops::SamplingParams& p : many_params()) {
-    Row row = random_row(random, 1500, 2.0f);
+    LogitRow row = random_row(random, 1500, 2.0f);
     row.params = p;
     row.banned = {4};
     for (uint64_t i = 0; i < 10; ++i) {
@@ -355,7 +355,7 @@ TEST(top_entries_of_rows_with_minus_infinity) {
     std::vector<float> logits(50, -kInf);
     logits[7] = 2;
     logits[31] = 3;
-    Row row(logits);
+    LogitRow row(logits);
     row.params = params(1);
     row.params.logprobs = k;
     ops::Sample s = row.draw(3);

@@ -1,6 +1,6 @@
-/** The native tests: CMake builds without Node, run by ctest; once as shipped, once under sanitizers. */
-import { spawnSync } from 'node:child_process';
-import { availableParallelism } from 'node:os';
+/** The native tests: CMake builds without Node, run by ctest; once as shipped, once under sanitizers. They print nothing themselves. */
+import { spawn } from 'node:child_process';
+import { availableParallelism, constants, setPriority } from 'node:os';
 import { withCuda } from './native.mjs';
 import { fromRoot, nativeBuild, root } from './paths.mjs';
 import { runQuietly } from './step.mjs';
@@ -11,28 +11,29 @@ const cuda = withCuda() ? 'ON' : 'OFF';
 const FOR_DEVICES = [`-DTANDEM_CUDA=${cuda}`, `-DTANDEM_GPU_TESTS=${cuda}`, '-DTANDEM_CUDA_TARGETS=80-real'];
 const PLAIN = fromRoot('native-test');
 
-/** The plain tests run on the very libraries of the addon; the sanitized ones compile what they test, and share the tests' own code. */
-const BUILDS = [
-  {
-    name: 'native tests',
-    folder: PLAIN,
-    options: ['-DTANDEM_SANITIZE=OFF', `-DTANDEM_ADDON_BUILD=${nativeBuild}`, ...FOR_DEVICES],
-    env: {},
-  },
-  {
-    name: 'native tests under ASan and UBSan',
-    folder: fromRoot('native-test-asan'),
-    options: ['-DTANDEM_SANITIZE=ON', `-DTANDEM_TEST_BUILD=${PLAIN}`, '-DTANDEM_CUDA=OFF'],
-    env: {
-      UBSAN_OPTIONS: 'print_stacktrace=1',
-      ASAN_OPTIONS: 'detect_stack_use_after_return=1:allocator_may_return_null=1',
-    },
-  },
-];
+/** The plain tests run on the very libraries of the addon. */
+const PLAIN_BUILD = {
+  name: 'native tests',
+  folder: PLAIN,
+  options: ['-DTANDEM_SANITIZE=OFF', `-DTANDEM_ADDON_BUILD=${nativeBuild}`, ...FOR_DEVICES],
+  env: {},
+};
 
-async function configureAndBuild({ folder, options }) {
-  await runQuietly('cmake', ['-S', root, '-B', folder, '-DTANDEM_TESTS=ON', ...options]);
-  await runQuietly('cmake', ['--build', folder, '--parallel', String(availableParallelism())]);
+/** The sanitized ones compile what they test, and share the tests' own code with the plain ones, whose build comes first. */
+const SANITIZED_BUILD = {
+  name: 'native tests under ASan and UBSan',
+  folder: fromRoot('native-test-asan'),
+  options: ['-DTANDEM_SANITIZE=ON', `-DTANDEM_TEST_BUILD=${PLAIN}`, '-DTANDEM_CUDA=OFF'],
+  env: {
+    UBSAN_OPTIONS: 'print_stacktrace=1',
+    ASAN_OPTIONS: 'detect_stack_use_after_return=1:allocator_may_return_null=1',
+  },
+  priority: constants.priority.PRIORITY_LOW,
+};
+
+async function configureAndBuild({ folder, options, priority }) {
+  await runQuietly('cmake', ['-S', root, '-B', folder, '-DTANDEM_TESTS=ON', ...options], { priority });
+  await runQuietly('cmake', ['--build', folder, '--parallel', String(availableParallelism())], { priority });
 }
 
 /** Counts of ctest's line per test: `3/9 Test #3: name ......   Passed    0.01 sec`. */
@@ -48,31 +49,53 @@ export function countCtest(output) {
   return counts;
 }
 
-function runCtest({ folder, env }) {
-  const args = ['--test-dir', folder, '--output-on-failure', '--timeout', '300'];
-  args.push('--parallel', String(availableParallelism()));
-  const options = { cwd: root, env: { ...process.env, ...env }, encoding: 'utf8', maxBuffer: 256 << 20 };
-  const result = spawnSync('ctest', args, options);
-  const counts = countCtest(result.stdout ?? '');
-  const ran = counts.passed + counts.failed;
-  // A crash of ctest itself, or no tests at all, is a failure, not a silence.
-  if (ran === 0 || (result.status !== 0 && counts.failed === 0)) counts.failed++;
-  if (counts.failed > 0) console.log(`${result.stdout ?? ''}${result.stderr ?? ''}`);
-  return counts;
+function outputOf(command, args, { env, priority }) {
+  return new Promise((resolve) => {
+    const child = spawn(command, args, {
+      cwd: root,
+      env: { ...process.env, ...env },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    if (priority !== undefined && child.pid !== undefined) setPriority(child.pid, priority);
+    let output = '';
+    for (const stream of [child.stdout, child.stderr])
+      stream.setEncoding('utf8').on('data', (text) => (output += text));
+    child.on('error', (error) => resolve({ output: `${command} could not be started: ${error.message}`, code: 1 }));
+    child.on('close', (code) => resolve({ output, code: code ?? 1 }));
+  });
 }
 
-/** Builds and runs every native test; yields the counts of each build. */
-export async function* nativeTests() {
-  for (const build of BUILDS) {
-    let counts;
-    try {
-      await configureAndBuild(build);
-      counts = runCtest(build);
-    } catch (error) {
-      console.log(error.message);
-      counts = { passed: 0, failed: 1, skipped: 0 };
-    }
-    console.log(`  ${build.name}: ${counts.passed} passed, ${counts.failed} failed`);
-    yield counts;
+async function runCtest({ folder, ...options }) {
+  const args = ['--test-dir', folder, '--output-on-failure', '--timeout', '300'];
+  args.push('--parallel', String(availableParallelism()));
+  const { output, code } = await outputOf('ctest', args, options);
+  const counts = countCtest(output);
+  const ran = counts.passed + counts.failed;
+  // A crash of ctest itself, or no tests at all, is a failure, not a silence.
+  if (ran === 0 || (code !== 0 && counts.failed === 0)) counts.failed++;
+  return { counts, output: counts.failed > 0 ? output : '' };
+}
+
+/** What a build and its tests come to, and what to show of it. */
+async function buildAndTest(build) {
+  let result;
+  try {
+    await configureAndBuild(build);
+    result = await runCtest(build);
+  } catch (error) {
+    result = { counts: { passed: 0, failed: 1, skipped: 0 }, output: error.message };
   }
+  const { passed, failed } = result.counts;
+  const shown = result.output === '' ? '' : `${result.output}\n`;
+  return { counts: result.counts, report: `${shown}  ${build.name}: ${passed} passed, ${failed} failed` };
+}
+
+/** Builds and runs the native tests as shipped. */
+export function plainTests() {
+  return buildAndTest(PLAIN_BUILD);
+}
+
+/** The same under sanitizers, after plainTests(); with what other processes leave of the machine. */
+export function sanitizedTests() {
+  return buildAndTest(SANITIZED_BUILD);
 }

@@ -1,6 +1,7 @@
 /** Running the stages of a set-up: one progress line each, their output only when they fail. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { setPriority } from 'node:os';
 import { root } from './paths.mjs';
 
 /** An error whose message is written for the person at the terminal; no stack is shown. */
@@ -44,12 +45,15 @@ function stop(child) {
   }
 }
 
-/** Runs a command to its end with its output kept back; rejects with the end of that output when it fails. */
-export function runQuietly(command, args, { env = {}, cwd = root } = {}) {
+/**
+ * Runs a command to its end with its output kept back; rejects with the end of that output when it fails. `priority` as of os.setPriority.
+ */
+export function runQuietly(command, args, { env = {}, cwd = root, priority } = {}) {
   return new Promise((resolve, reject) => {
     const stdio = ['ignore', 'pipe', 'pipe'];
     // A group of its own, so that what it starts in turn is stopped with it; Ctrl-C does not reach that.
     const child = spawn(command, args, { cwd, env: { ...process.env, ...env }, stdio, detached: heedsSignals });
+    if (priority !== undefined && child.pid !== undefined) setPriority(child.pid, priority);
     running.add(child);
     // Whoever stops the set-up stops what it started.
     const end = () => stop(child);

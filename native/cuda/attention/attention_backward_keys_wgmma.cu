@@ -102,7 +102,7 @@ __device__ __forceinline__ void sum_keys(const AttentionBackward& a, const Memor
     wgmma_wait<1>(scores);
     keep_rows(weights);
   };
-  Place at;
+  TilePlace at;
   bool end = false;
   barrier_wait(m.own_ready, 0);
   settle(dk);  // zero from here on, and not made so while products are under way

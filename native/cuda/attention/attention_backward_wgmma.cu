@@ -115,7 +115,7 @@ __device__ __forceinline__ void sum_queries(const AttentionBackward& a, const Me
     multiply_left<kDim>(scores, queries, pair);
     multiply_rows<kDim>(d, d_out, pair + L::kMatrixBytes);
   };
-  Place at;
+  TilePlace at;
   bool end = false;
   barrier_wait(m.own_ready, 0);
   settle(dq);  // zero from here on, and not made so while products are under way

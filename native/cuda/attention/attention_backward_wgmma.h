@@ -153,7 +153,7 @@ __device__ __forceinline__ void give_tile_back(const Memory& m, const Turn& turn
 }
 
 // Where a group is in the walk: `before` is held while products that read it may be under way.
-struct Place {
+struct TilePlace {
   Turn turn, before;
   bool held = false;
 
@@ -170,7 +170,7 @@ struct Place {
 
 // From there on the next tile that the group sees, or is seen by; false after the last one. Where it passes others it holds nothing that their
 // stages are waited for.
-__device__ __forceinline__ bool find_tile(const Memory& m, int group, Place& at) {
+__device__ __forceinline__ bool find_tile(const Memory& m, int group, TilePlace& at) {
   for (;; at.turn = at.turn.next()) {
     barrier_wait(&m.full[at.turn.stage], at.turn.parity);
     const Marks& marks = m.marks[at.turn.stage];

@@ -64,7 +64,7 @@ struct Rows {
 };
 
 // Where a token of a tile is: its row of the batch, -1 = there is none.
-struct Place {
+struct TokenPlace {
   int row, position;
 };
 
@@ -80,7 +80,7 @@ __device__ Rows<kDim> load_placed_rows(const PagedAttention& a, int kv_head, con
   GPU_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = lane / 4 + 8 * r, token = token_of(a, row);
-    const Place place = place_of(token);
+    const TokenPlace place = place_of(token);
     const bool valid = place.row >= 0;
     const int64_t at = int64_t(kDim) * head_place(a, place.row, kv_head, token, row);
     rows.position[r] = valid ? place.position : -1;
@@ -101,7 +101,7 @@ __device__ Rows<kDim> load_placed_rows(const PagedAttention& a, int kv_head, con
 template <int kDim>
 __device__ Rows<kDim> load_rows(const PagedAttention& a, const AttentionTile& tile, int kv_head) {
   return load_placed_rows<kDim>(a, kv_head, [&](int token) {
-    return token < tile.tokens ? Place{tile.first_row + token, tile.first_position + token} : Place{-1, -1};
+    return token < tile.tokens ? TokenPlace{tile.first_row + token, tile.first_position + token} : TokenPlace{-1, -1};
   });
 }
 

@@ -370,9 +370,9 @@ __global__ void __launch_bounds__(PrefixPlan<kDim>::kThreads, PrefixPlan<kDim>::
     return bring_span(team, &keys, &values, span, span.begin, span.end, row, turn);
   }
   const Rows<kDim> rows = load_placed_rows<kDim>(a, kv_head, [&](int token) {
-    if (!first_warp()) return Place{-1, -1};
+    if (!first_warp()) return TokenPlace{-1, -1};
     const PrefixMember member = member_of(a, tile, token);
-    return Place{member.row, member.position};
+    return TokenPlace{member.row, member.position};
   });
   Progress<P> progress{team};
   const Softmax<kDim> s = attend_span(a, rows, true, span, progress);

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prefixes_kernel(PagedAtten
   const Walk walk = begin_walk<kDim>(a, tile.sequence, kv_head, {begin, begin + kSplitPositions});
   const Rows<kDim> rows = load_placed_rows<kDim>(a, kv_head, [&](int token) {
     const PrefixMember member = member_of(a, tile, token);
-    return Place{member.row, member.position};
+    return TokenPlace{member.row, member.position};
   });
   const Softmax<kDim> s = attend_split<kDim>(a, rows, first_warp(), walk, begin, begin + kSplitPositions);
   if (first_warp()) store_members<kDim>(a, tile, kv_head, split, s);

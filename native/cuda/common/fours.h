@@ -78,12 +78,12 @@ __device__ __forceinline__ void store_four(bf16* to, int left, const Four& v) {
 }
 
 // A block's row, and the first of its thread's columns: blocks of a row follow each other, `runs` of them.
-struct Place {
+struct ColumnPlace {
   int64_t row;
   int column;
 };
 
-__device__ __forceinline__ Place place_of(unsigned runs, int block_columns) {
+__device__ __forceinline__ ColumnPlace place_of(unsigned runs, int block_columns) {
   const unsigned row = blockIdx.x / runs, run = blockIdx.x - row * runs;
   return {int64_t(row), int(run) * block_columns + 4 * int(threadIdx.x)};
 }

@@ -8,8 +8,8 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kRun = 4 * kThreads;
+constexpr int kRowThreads = 256;
+constexpr int kRowRun = 4 * kRowThreads;
 constexpr int kCopyThreads = 128;
 // Of rows that no thread can hold its share of.
 constexpr int kWideThreads = 1024;
@@ -17,14 +17,14 @@ constexpr int64_t kMostDim = 256;
 
 // Blocks of a row beside each other, here and below; a thread takes two pieces.
 template <bool kWhole>
-__global__ void __launch_bounds__(kThreads) narrow_kernel(Narrow a, unsigned runs) {
-  const Place place = place_of(runs, 2 * kRun);
+__global__ void __launch_bounds__(kRowThreads) narrow_kernel(Narrow a, unsigned runs) {
+  const ColumnPlace place = place_of(runs, 2 * kRowRun);
   const float* x = a.x + place.row * a.ldx;
   bf16* y = a.y + place.row * a.ldy;
   Four v[2];
   GPU_UNROLL
   for (int j = 0; j < 2; ++j) {
-    const int i = place.column + j * kRun, left = int(a.width) - i;
+    const int i = place.column + j * kRowRun, left = int(a.width) - i;
     v[j] = load_four<kWhole>(x + i, left);
     if (a.bias == nullptr) continue;
     const Four bias = load_four<kWhole>(a.bias + i, left);
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) narrow_kernel(Narrow a, unsigned run
   }
   GPU_UNROLL
   for (int j = 0; j < 2; ++j) {
-    const int i = place.column + j * kRun;
+    const int i = place.column + j * kRowRun;
     store_four<kWhole>(y + i, int(a.width) - i, v[j]);
   }
 }
@@ -50,8 +50,8 @@ struct NormSlope {
 };
 
 // One block per row, which its threads hold, with its gradient.
-template <int kThreads, int kFours, bool kWhole>
-__global__ void __launch_bounds__(kThreads) rms_norm_backward_kernel(RmsNormBackward a) {
+template <int kRowThreads, int kFours, bool kWhole>
+__global__ void __launch_bounds__(kRowThreads) rms_norm_backward_kernel(RmsNormBackward a) {
   const int64_t index = blockIdx.x, row = a.at ? a.at[index] : index;
   if (row < 0) return;
   const float factor = a.factors ? a.factors[index] : 1.0f;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_backward_kernel(RmsNormBack
   Four x[kFours], g[kFours], old[kFours];
   GPU_UNROLL
   for (int j = 0; j < kFours; ++j) {
-    const int i = 4 * (int(threadIdx.x) + j * kThreads), left = int(a.width) - i;
+    const int i = 4 * (int(threadIdx.x) + j * kRowThreads), left = int(a.width) - i;
     x[j] = load_four<kWhole>(a.x + row * a.ldx + i, left);
     g[j] = load_four<kWhole>(a.d + index * a.ldd + i, left);
     old[j] = load_four<kWhole>(dx + i, left);
@@ -76,11 +76,11 @@ __global__ void __launch_bounds__(kThreads) rms_norm_backward_kernel(RmsNormBack
       sums[1] = fmaf(g[j].at[c], x[j].at[c], sums[1]);
     }
   }
-  block_sums_once<kThreads>(sums);
+  block_sums_once<kRowThreads>(sums);
   const NormSlope slope(sums[0], sums[1], float(a.width), a.eps);
   GPU_UNROLL
   for (int j = 0; j < kFours; ++j) {
-    const int i = 4 * (int(threadIdx.x) + j * kThreads);
+    const int i = 4 * (int(threadIdx.x) + j * kRowThreads);
     GPU_UNROLL
     for (int c = 0; c < 4; ++c) old[j].at[c] += slope.of(g[j].at[c], x[j].at[c]);
     store_four<kWhole>(dx + i, int(a.width) - i, old[j]);
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(kWideThreads) rms_norm_backward_wide_kernel(Rm
 }
 
 template <bool kWhole>
-__global__ void __launch_bounds__(kThreads) silu_backward_kernel(SiluBackward a, unsigned runs) {
-  const Place place = place_of(runs, kRun);
+__global__ void __launch_bounds__(kRowThreads) silu_backward_kernel(SiluBackward a, unsigned runs) {
+  const ColumnPlace place = place_of(runs, kRowRun);
   const int width = int(a.width), i = place.column, left = width - i;
   if (left <= 0) return;
   const bf16* x = a.x + place.row * 2 * width;
@@ -160,8 +160,8 @@ __device__ __forceinline__ void norm_back(const RopeBackward& a, bool wanted, co
 
 // kLanes threads have a head, each four pairs; the heads of a row, of q, then of k, then of v, are `runs` blocks beside each other.
 template <int kLanes, bool kWhole>
-__global__ void __launch_bounds__(kThreads) rope_backward_kernel(RopeBackward a, unsigned runs) {
-  constexpr int kHeads = kThreads / kLanes;
+__global__ void __launch_bounds__(kRowThreads) rope_backward_kernel(RopeBackward a, unsigned runs) {
+  constexpr int kHeads = kRowThreads / kLanes;
   const int64_t row = blockIdx.x / runs;
   const int head = int(blockIdx.x % runs) * kHeads + int(threadIdx.x) / kLanes, pair = 4 * (int(threadIdx.x) % kLanes);
   const int heads = int(a.heads), kv_heads = int(a.kv_heads), all = heads + 2 * kv_heads, half = int(a.dim) / 2;
@@ -236,10 +236,10 @@ void check_kv(const KvLayer& kv, const char* name) {
   check_argument(kv.kv_heads >= 1 && kv.kv_heads < 1 << 16 && kv.dim >= 1 && kv.dim < 1 << 15, name, "kv_heads");
 }
 
-unsigned runs_of(int64_t width, int64_t run) { return unsigned(ceil_div(width, run)); }
+unsigned row_runs(int64_t width, int64_t run) { return unsigned(ceil_div(width, run)); }
 
 // One block per row and run.
-dim3 blocks_of(int64_t rows, unsigned runs, const char* name) {
+dim3 row_blocks(int64_t rows, unsigned runs, const char* name) {
   check_argument(rows * runs < int64_t(1) << 31, name, "rows");
   return dim3(unsigned(rows * runs));
 }
@@ -262,8 +262,8 @@ void launch_norm_backward(const RmsNormBackward& a, cudaStream_t stream) {
 
 template <int kLanes>
 void launch_rope_backward(const RopeBackward& a, cudaStream_t stream) {
-  const unsigned runs = runs_of(a.heads + 2 * a.kv_heads, kThreads / kLanes);
-  const dim3 grid = blocks_of(a.rows, runs, "rope_backward"), block(kThreads);
+  const unsigned runs = row_runs(a.heads + 2 * a.kv_heads, kRowThreads / kLanes);
+  const dim3 grid = row_blocks(a.rows, runs, "rope_backward"), block(kRowThreads);
   const bool read = in_fours(a.dq) && in_fours(a.dk) && in_fours(a.dv) && in_fours(a.qk) && in_fours(a.q_norm) && in_fours(a.k_norm);
   const bool whole = a.dim % 8 == 0 && read && in_fours(a.cosines) && in_fours(a.sines) && in_fours(a.d);
   if (whole) GPU_LAUNCH((rope_backward_kernel<kLanes, true>), grid, block, 0, stream, a, runs);
@@ -276,8 +276,8 @@ void narrow(const Narrow& a, cudaStream_t stream) {
   check_rows(a.rows, "narrow");
   check_argument(a.width >= 1 && a.width <= a.ldx && a.width <= a.ldy, "narrow", "width");
   if (a.rows == 0) return;
-  const unsigned runs = runs_of(a.width, 2 * kRun);
-  const dim3 grid = blocks_of(a.rows, runs, "narrow"), block(kThreads);
+  const unsigned runs = row_runs(a.width, 2 * kRowRun);
+  const dim3 grid = row_blocks(a.rows, runs, "narrow"), block(kRowThreads);
   const bool whole = a.width % 4 == 0 && in_fours(a.x, a.ldx) && in_fours(a.bias) && in_fours(a.y, a.ldy);
   if (whole) GPU_LAUNCH(narrow_kernel<true>, grid, block, 0, stream, a, runs);
   else GPU_LAUNCH(narrow_kernel<false>, grid, block, 0, stream, a, runs);
@@ -299,8 +299,8 @@ void silu_multiply_backward(const SiluBackward& a, cudaStream_t stream) {
   check_rows(a.rows, "silu_multiply_backward");
   check_argument(a.width >= 1 && (a.d == nullptr || a.width <= a.ldd), "silu_multiply_backward", "width");
   if (a.rows == 0) return;
-  const unsigned runs = runs_of(a.width, kRun);
-  const dim3 grid = blocks_of(a.rows, runs, "silu_multiply_backward"), block(kThreads);
+  const unsigned runs = row_runs(a.width, kRowRun);
+  const dim3 grid = row_blocks(a.rows, runs, "silu_multiply_backward"), block(kRowThreads);
   const bool whole = a.width % 4 == 0 && in_fours(a.x) && in_fours(a.d, a.ldd) && in_fours(a.dx) && in_fours(a.y);
   if (whole) GPU_LAUNCH(silu_backward_kernel<true>, grid, block, 0, stream, a, runs);
   else GPU_LAUNCH(silu_backward_kernel<false>, grid, block, 0, stream, a, runs);

@@ -16,7 +16,7 @@ constexpr int kAtOnce = 4;  // pairs whose loads are under way at a time
 template <bool kWhole>
 __global__ void __launch_bounds__(kThreads) combine_kernel(CombineExperts a, unsigned runs) {
   wait_for_inputs();
-  const Place place = place_of(runs, kRun);
+  const ColumnPlace place = place_of(runs, kRun);
   const int64_t pair = place.row * a.used, at = place.row * a.ldy + place.column;
   const int left = int(a.width) - place.column, used = int(a.used);
   if (left <= 0 || a.chosen[pair] < 0) return;

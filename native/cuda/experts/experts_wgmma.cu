@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(PairShape<kTokens, kGroups, kBlocks, kTiles>::
   if (own_warp() == S::kMultiplying / kWarp) {
     MatMul a{};
     a.n = e.n;
-    const Place at{tile.first, int(tile.expert * e.n) + first_output};
+    const OutputPlace at{tile.first, int(tile.expert * e.n) + first_output};
     const BlockPlace block{0, 0, int(gridDim.x * blockIdx.y + blockIdx.x)};
     if (threadIdx.x % kWarp == 0) bring_stages<S, kTokens>(stages, ring, &weights, &tokens, a, at, block, 0, count);
     __syncwarp();                                 // it comes to the barriers as one

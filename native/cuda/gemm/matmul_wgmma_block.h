@@ -80,12 +80,12 @@ constexpr bool kOneTileOfTokens = S::kTokenBytes <= 64 * kDepth* int(sizeof(bf16
 
 __device__ __forceinline__ void wait(const MatMul& a) { a.beside ? wait_for_inputs_first() : wait_for_inputs(); }
 
-struct Place {
+struct OutputPlace {
   int token, output;  // first ones of a block
 };
 
 template <class S, int kTokens>
-__device__ __forceinline__ Place own_place(const MatMul& a, const BlockPlace& block) {
+__device__ __forceinline__ OutputPlace own_place(const MatMul& a, const BlockPlace& block) {
   if constexpr (kTokens <= 64) return {0, block.tile * S::kBoxRows};  // there are no more
   const int token_tiles = int((a.m + kTokens - 1) / kTokens), output_tiles = int((a.n + S::kOutputs - 1) / S::kOutputs);
   // Of many tokens: blocks that run at the same time share them, so that the cache holds what they read.
@@ -96,7 +96,7 @@ __device__ __forceinline__ Place own_place(const MatMul& a, const BlockPlace& bl
 }
 
 template <class S>
-__device__ __forceinline__ void load_weights(unsigned char* to, const TensorMap* weights, Barrier* full, const MatMul& a, Place at,
+__device__ __forceinline__ void load_weights(unsigned char* to, const TensorMap* weights, Barrier* full, const MatMul& a, OutputPlace at,
                                              int tile) {
   if constexpr (S::kStageTiles > 1) return bulk_load_panels_once(to, weights, full, tile, at.output);
   const auto load = [&](unsigned char* box, int row) {
@@ -108,7 +108,7 @@ __device__ __forceinline__ void load_weights(unsigned char* to, const TensorMap*
 }
 
 template <class S>
-__device__ __forceinline__ void prefetch_weights(const TensorMap* weights, const MatMul& a, Place at, int tile) {
+__device__ __forceinline__ void prefetch_weights(const TensorMap* weights, const MatMul& a, OutputPlace at, int tile) {
   if constexpr (S::kStageTiles > 1) return bulk_prefetch_panels(weights, tile, at.output);
   bulk_prefetch(weights, tile * kDepth, at.output);
   if constexpr (S::kBoxRows < S::kOutputs) bulk_prefetch(weights, tile * kDepth, int(a.n / 2) + at.output);
@@ -118,7 +118,7 @@ __device__ __forceinline__ void prefetch_weights(const TensorMap* weights, const
 // ahead have ended.
 template <class S, int kTokens>
 __device__ void bring_stages(unsigned char* memory, const Ring& ring, const TensorMap* weights, const TensorMap* tokens, const MatMul& a,
-                             Place at, const BlockPlace& block, int begin, int stages) {
+                             OutputPlace at, const BlockPlace& block, int begin, int stages) {
   // Of few tokens, whose product waits for memory: tiles of weights to the cache, by the blocks that begin at once on a large device.
   constexpr int kAhead = kTokens <= 64 ? 8 / S::kStageTiles : 0, kAtOnce = 132 * S::kBlocks;
   const int early = min(stages, S::kStages);
@@ -226,7 +226,7 @@ __device__ __forceinline__ int output_of_sum(int e) { return int(threadIdx.x) / 
 
 // Of few tokens.
 template <int kTokens>
-__device__ __forceinline__ void write_sums(const MatMul& a, Place at, const SumsTo& to, const float (&sums)[kTokens / 2]) {
+__device__ __forceinline__ void write_sums(const MatMul& a, OutputPlace at, const SumsTo& to, const float (&sums)[kTokens / 2]) {
   constexpr int kSums = kTokens / 2;
   // All are read before one is written: no load waits for a store to what may be the same place.
   float old[kSums] = {};
@@ -252,7 +252,7 @@ __device__ __forceinline__ void put_sums(float* rows, int first, const float (&s
 // Such rows to where they go, four outputs of a token at a time. What a block runs once comes from the L2 cache while all of it waits, so it is
 // a short loop: what wrote each sum by itself had 45 KB of code, and products of parts were a fifth slower.
 template <class S>
-__device__ __forceinline__ void write_rows(const MatMul& a, Place at, const SumsTo& to, const float* rows) {
+__device__ __forceinline__ void write_rows(const MatMul& a, OutputPlace at, const SumsTo& to, const float* rows) {
   constexpr int kEach = 4, kPerRow = S::kOutputs / kEach, kStep = S::kMultiplying / kPerRow, kAtOnce = 4;
   static_assert(S::kMultiplying % kPerRow == 0 && S::kSumTokens % (kStep * kAtOnce) == 0);
   const int column = int(threadIdx.x) % kPerRow * kEach, output = at.output + column, left = int(a.n) - output;
@@ -303,7 +303,7 @@ struct ActiveRows {
   static constexpr int kTurns = (S::kSumTokens + kStep - 1) / kStep;
   static_assert(S::kMultiplying % kPerRow == 0);
 
-  __device__ __forceinline__ ActiveRows(const MatMul& a, Place at)
+  __device__ __forceinline__ ActiveRows(const MatMul& a, OutputPlace at)
       : first(int(threadIdx.x) / kPerRow), column(int(threadIdx.x) % kPerRow * kEach), end(min(S::kSumTokens, int(a.m) - at.token)) {}
 
   int first, column, end;  // tokens from `first` on, every kStep-th, and kEach columns of gates and of the others
@@ -311,7 +311,7 @@ struct ActiveRows {
 
 // All that the thread adds is under way at once; it adds to what it alone reads.
 template <int kTokens, class S>
-__device__ __forceinline__ void add_part(const MatMul& a, Place at, float* rows, const AddedPart& added) {
+__device__ __forceinline__ void add_part(const MatMul& a, OutputPlace at, float* rows, const AddedPart& added) {
   using Own = ActiveRows<kTokens, S>;
   using Piece = std::conditional_t<Own::kEach == 4, float4, float2>;
   const Own own(a, at);
@@ -341,7 +341,7 @@ __device__ __forceinline__ void add_part(const MatMul& a, Place at, float* rows,
 }
 
 template <int kTokens, class S>
-__device__ __forceinline__ void write_active(const MatMul& a, Place at, const float* rows) {
+__device__ __forceinline__ void write_active(const MatMul& a, OutputPlace at, const float* rows) {
   using Own = ActiveRows<kTokens, S>;
   constexpr int kEach = Own::kEach;
   const Own own(a, at);
@@ -368,13 +368,13 @@ constexpr int kMeetings = S::kStaged ? 2 * (kTokens / S::kSumTokens) : 0;
 
 // By all threads that multiply, when they are done with the stages, in which rows come to lie. The others come to the meetings.
 template <int kTokens, Kind kKind, class S>
-__device__ __forceinline__ void leave_sums(const MatMul& a, Place at, const SumsTo& to, const float (&sums)[kTokens / 2],
+__device__ __forceinline__ void leave_sums(const MatMul& a, OutputPlace at, const SumsTo& to, const float (&sums)[kTokens / 2],
                                            unsigned char* stages, const AddedPart& added) {
   if constexpr (S::kStaged) {
     float* rows = reinterpret_cast<float*>(stages);
     GPU_UNROLL
     for (int first = 0; first < kTokens; first += S::kSumTokens) {
-      const Place place{at.token + first, at.output};
+      const OutputPlace place{at.token + first, at.output};
       __syncthreads();  // all are done with the stages, or with the rows before
       put_sums<kTokens, S>(rows, first, sums);
       __syncthreads();  // the rows are there, and what is added to them
@@ -400,7 +400,7 @@ __device__ __forceinline__ void multiply_block(const TensorMap* weights, const T
   const int all_tiles = int((a.k + kDepth - 1) / kDepth), begin = parts_in_grid ? block.part * tiles_per_part : 0;
   const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
   const int stages = (end - begin + S::kStageTiles - 1) / S::kStageTiles;
-  const Place at = own_place<S, kTokens>(a, block);
+  const OutputPlace at = own_place<S, kTokens>(a, block);
   if (own_warp() >= S::kMultiplying / kWarp) {
     if constexpr (S::kTradesRegisters) {
       give_registers<kBringingRegisters>();

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kAddThreads = 128;
 // Blocks of 64 outputs that keep a large device's memory busy; a constant, so that the sums are the same on every device.
-constexpr int64_t kWantedBlocks = 128, kBlockOutputs = 64;
+constexpr int64_t kWantedParts = 128, kPartOutputs = 64;
 // Three quarters of them do where a part would be short.
 constexpr int64_t kEnoughBlocks = 96, kLeastSplitDepth = 256, kLongSplitDepth = 2048;
 // Beyond so many tokens one block adds up all parts itself, unless there would be so few blocks, of so many tokens and outputs, that a quarter
@@ -25,7 +25,7 @@ int64_t most_split_tokens(int64_t n) { return std::max(kMostSplitTokens, kFewBlo
 template <bool kWhole>
 __global__ void __launch_bounds__(kAddThreads) add_parts_kernel(Parts parts, const float* onto, float* y, int64_t ldy, unsigned runs) {
   wait_for_inputs();
-  const Place place = place_of(runs, 4 * kAddThreads);
+  const ColumnPlace place = place_of(runs, 4 * kAddThreads);
   const int column[1] = {place.column}, left[1] = {int(parts.columns) - place.column};
   const int64_t at = place.row * ldy + place.column;
   Four old{}, total[1] = {};
@@ -51,9 +51,9 @@ void launch_add(const Parts& parts, const float* onto, float* y, int64_t ldy, cu
 }  // namespace
 
 Split split_of(int64_t m, int64_t n, int64_t k) {
-  const int64_t tiles = ceil_div(k, kSplitDepth), blocks = ceil_div(n, kBlockOutputs);
+  const int64_t tiles = ceil_div(k, kSplitDepth), blocks = ceil_div(n, kPartOutputs);
   const int64_t least = blocks < kEnoughBlocks ? kLeastSplitDepth : kLongSplitDepth;
-  const int64_t wanted = std::min(ceil_div(kWantedBlocks, blocks), std::max<int64_t>(1, k / least));
+  const int64_t wanted = std::min(ceil_div(kWantedParts, blocks), std::max<int64_t>(1, k / least));
   const int64_t each = ceil_div(ceil_div(tiles, wanted), kSplitTiles) * kSplitTiles, parts = ceil_div(tiles, each);
   return {int(each), int(parts), parts > 1 && m <= most_split_tokens(n)};
 }

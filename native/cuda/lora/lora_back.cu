@@ -17,7 +17,7 @@ using lora::kWarpOutputs;
 using lora::load_eight;
 using Projection = LoraBack::Projection;
 
-constexpr int kBackWarps = 16, kBackRows = 16, kRanks = 8;
+constexpr int kBackWarps = 16, kBackRows = 16, kBackRanks = 8;
 // Of a row that a warp takes at a time: four lanes share a row, each of 8 columns twice.
 constexpr int kHalf = kQuad * kEach, kStrip = 2 * kHalf;
 // A warp expands kWarpOutputs columns of kExpandRows rows.
@@ -57,10 +57,10 @@ __device__ __forceinline__ void sum_strips(const LoraBack& a, const Projection& 
 
 // Block (tile of rows, group of ranks, projection): each warp sums its share of the columns, then come the warps' sums in order.
 __global__ void __launch_bounds__(kBackWarps* kWarp, 1) back_shrink_kernel(LoraBack a) {
-  GPU_SHARED(parts, float[kBackWarps][kBackRows][kRanks]);
+  GPU_SHARED(parts, float[kBackWarps][kBackRows][kBackRanks]);
   wait_for_inputs();
   const Projection& p = a.projections[blockIdx.z];
-  const int64_t first = int64_t(blockIdx.x) * kBackRows, first_rank = int64_t(blockIdx.y) * kRanks;
+  const int64_t first = int64_t(blockIdx.x) * kBackRows, first_rank = int64_t(blockIdx.y) * kBackRanks;
   if (first_rank >= p.rank) return;
   float sums[4] = {};
   if (lora::whole_vectors(a.d + p.first, p.out, a.ldd) && lora::whole_vectors(p.b, p.out, p.out)) {
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kBackWarps* kWarp, 1) back_shrink_kernel(LoraB
   GPU_UNROLL
   for (int i = 0; i < 4; ++i) parts[warp][lane / kQuad + i / 2 * (kBackRows / 2)][lane % kQuad * 2 + i % 2] = sums[i];
   __syncthreads();
-  const int row = int(threadIdx.x) / kRanks, rank = int(threadIdx.x) % kRanks;
+  const int row = int(threadIdx.x) / kBackRanks, rank = int(threadIdx.x) % kBackRanks;
   if (row >= kBackRows || first + row >= a.rows || first_rank + rank >= p.rank) return;
   float sum = parts[0][row][rank];
   GPU_UNROLL
@@ -143,7 +143,7 @@ void lora_back_shrink(const LoraBack& a, cudaStream_t stream) {
   if (a.rows == 0 || a.count == 0) return;
   int64_t most = 0;
   for (int64_t i = 0; i < a.count; ++i) most = std::max(most, a.projections[i].rank);
-  const dim3 grid(unsigned(ceil_div(a.rows, kBackRows)), unsigned(ceil_div(most, kRanks)), unsigned(a.count));
+  const dim3 grid(unsigned(ceil_div(a.rows, kBackRows)), unsigned(ceil_div(most, kBackRanks)), unsigned(a.count));
   GPU_LAUNCH_EARLY(back_shrink_kernel, grid, dim3(kBackWarps * kWarp), 0, stream, a);
   check_launch("lora_back_shrink");
 }

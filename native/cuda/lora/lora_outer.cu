@@ -14,17 +14,17 @@ namespace {
 using lora::kEach;
 using lora::split;
 
-constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kRanks = 8, kMostGroups = 2;  // of a group, and groups that a block takes
-constexpr int kTileRows = 16, kTileColumns = 64, kChunks = kTileColumns / kEach;
+constexpr int kWarps = 8, kOuterThreads = kWarps * kWarp;
+constexpr int kOuterRanks = 8, kMostGroups = 2;  // of a group, and groups that a block takes
+constexpr int kOuterRows = 16, kTileColumns = 64, kChunks = kTileColumns / kEach;
 constexpr int kRowBytes = kTileColumns * int(sizeof(bf16));
 // A stage of a warp's ring: rows of x, whose chunks of 16 bytes are permuted so that ldmatrix meets no bank twice, and of u for each group.
-constexpr int kStages = 4, kTileBytes = kTileRows * kRowBytes, kGroupBytes = kTileRows * kRanks * int(sizeof(float));
+constexpr int kStages = 4, kTileBytes = kOuterRows * kRowBytes, kGroupBytes = kOuterRows * kOuterRanks * int(sizeof(float));
 constexpr int kStageBytes = kTileBytes + kMostGroups * kGroupBytes, kRingBytes = kStages * kStageBytes, kSharedBytes = kWarps * kRingBytes;
 // Afterwards a warp's sums lie in its ring, each rank's apart from the others' banks.
 constexpr int kSumStride = kTileColumns + 8;
-constexpr int kThreadOutputs = kRanks * kTileColumns / kThreads;
-static_assert(kMostGroups * kRanks * kSumStride * int(sizeof(float)) <= kRingBytes);
+constexpr int kThreadOutputs = kOuterRanks * kTileColumns / kOuterThreads;
+static_assert(kMostGroups * kOuterRanks * kSumStride * int(sizeof(float)) <= kRingBytes);
 
 // Outer products of the same rows x: `count` of them from each[first] on.
 struct SameRows {
@@ -38,7 +38,7 @@ struct Outers {
   int count;
 };
 
-// A group of kRanks ranks of one outer product, of which `ranks` are there.
+// A group of kOuterRanks ranks of one outer product, of which `ranks` are there.
 struct Group {
   const float* u;
   int64_t ldu;
@@ -49,11 +49,12 @@ struct Group {
 
 __device__ __forceinline__ Group group_of(const Outers& all, const SameRows& set, int index, int64_t column) {
   int i = set.first;
-  for (; index >= int(all.each[i].ranks + kRanks - 1) / kRanks; ++i) index -= int(all.each[i].ranks + kRanks - 1) / kRanks;
+  for (; index >= int(all.each[i].ranks + kOuterRanks - 1) / kOuterRanks; ++i)
+    index -= int(all.each[i].ranks + kOuterRanks - 1) / kOuterRanks;
   const LoraOuter& a = all.each[i];
-  const int64_t rank = int64_t(index) * kRanks;
+  const int64_t rank = int64_t(index) * kOuterRanks;
   const bool whole = reinterpret_cast<uintptr_t>(a.u) % 16 == 0 && a.ldu % 4 == 0;
-  return {a.u + rank, a.ldu, int(min(a.ranks - rank, int64_t(kRanks))), whole, a.gradient + rank * a.columns + column};
+  return {a.u + rank, a.ldu, int(min(a.ranks - rank, int64_t(kOuterRanks))), whole, a.gradient + rank * a.columns + column};
 }
 
 // 16 bytes to shared memory, zeros from `count` elements on. Where whole, they are there or not.
@@ -74,7 +75,7 @@ class WarpRows {
   using Sums = float[kGroups][kChunks][4];
 
   __device__ __forceinline__ WarpRows(const LoraOuter& a, int64_t column, const Group (&groups)[kGroups], unsigned char* ring)
-      : groups_(groups), ring_(ring), row_(int(threadIdx.x) / kWarp * kTileRows), rows_(int(a.rows)), ldx_(a.ldx) {
+      : groups_(groups), ring_(ring), row_(int(threadIdx.x) / kWarp * kOuterRows), rows_(int(a.rows)), ldx_(a.ldx) {
     const int lane = int(threadIdx.x) % kWarp, chunk = lane % kChunks, row = lane / kChunks;
     x_ = a.x + (row_ + row) * ldx_ + column + chunk * kEach;
     left_ = int(a.columns - column) - chunk * kEach;
@@ -89,7 +90,7 @@ class WarpRows {
     for (int i = 0; i < kStages - 1; ++i) load(i);
     int stage = 0;
     GPU_UNROLL_1
-    for (int row = int(threadIdx.x) / kWarp * kTileRows; row < rows_; row += kWarps * kTileRows) {
+    for (int row = int(threadIdx.x) / kWarp * kOuterRows; row < rows_; row += kWarps * kOuterRows) {
       cp_async_wait<kStages - 2>();
       __syncwarp();  // the tile is there for all lanes, and all are done with the one before, whose stage is loaded next
       load(stage == 0 ? kStages - 1 : stage - 1);
@@ -101,7 +102,7 @@ class WarpRows {
 
  private:
   static constexpr int kLaneRows = kWarp / kChunks;  // that the lanes bring at a time
-  static_assert(kLaneRows == 4 && kTileRows * kRanks * sizeof(float) == kWarp * 16);
+  static_assert(kLaneRows == 4 && kOuterRows * kOuterRanks * sizeof(float) == kWarp * 16);
 
   // Which of eight rows an instruction multiplies as its i-th: a lane's rows of u are i and i + 4 then, so that it meets no bank twice.
   static __device__ __forceinline__ int row_of(int i) { return i / 2 + i % 2 * 4; }
@@ -112,7 +113,7 @@ class WarpRows {
       unsigned char* to = ring_ + stage * kStageBytes;
       const int lane = int(threadIdx.x) % kWarp;
       GPU_UNROLL
-      for (int i = 0; i < kTileRows / kLaneRows; ++i) {
+      for (int i = 0; i < kOuterRows / kLaneRows; ++i) {
         const bool there = row_ + i * kLaneRows + lane / kChunks < rows_;
         bring<kWhole>(to + i * kLaneRows * kRowBytes + (own_ ^ i % 2 * 64), x_ + i * kLaneRows * ldx_, there ? left_ : 0);
       }
@@ -126,8 +127,8 @@ class WarpRows {
         if (group.whole) bring<true>(place, u, ranks);
         else bring<false>(place, u, ranks);
       }
-      row_ += kWarps * kTileRows;
-      x_ += kWarps * kTileRows * ldx_;
+      row_ += kWarps * kOuterRows;
+      x_ += kWarps * kOuterRows * ldx_;
     }
     cp_async_commit();
   }
@@ -138,9 +139,9 @@ class WarpRows {
     uint32_t u[kGroups][4];
     GPU_UNROLL
     for (int g = 0; g < kGroups; ++g) {
-      const float* from = reinterpret_cast<const float*>(stage + kTileBytes + g * kGroupBytes) + lane % 4 * kRanks + lane / 4;
-      split(from[0], from[4 * kRanks], u[g][0], u[g][1]);
-      split(from[8 * kRanks], from[12 * kRanks], u[g][2], u[g][3]);
+      const float* from = reinterpret_cast<const float*>(stage + kTileBytes + g * kGroupBytes) + lane % 4 * kOuterRanks + lane / 4;
+      split(from[0], from[4 * kOuterRanks], u[g][0], u[g][1]);
+      split(from[8 * kOuterRanks], from[12 * kOuterRanks], u[g][2], u[g][3]);
     }
     GPU_UNROLL
     for (int c = 0; c < kChunks; c += 2) {
@@ -165,7 +166,7 @@ class WarpRows {
 };
 
 // An output of each group and kThreadOutputs: which rank of the group the thread has.
-__device__ __forceinline__ int output_rank(int i) { return int(threadIdx.x) / kTileColumns + i * (kThreads / kTileColumns); }
+__device__ __forceinline__ int output_rank(int i) { return int(threadIdx.x) / kTileColumns + i * (kOuterThreads / kTileColumns); }
 
 // The gradients of a block's columns and groups: each warp sums its share of the rows, then come the warps' sums in order.
 template <int kGroups, bool kWhole>
@@ -190,7 +191,7 @@ __device__ __forceinline__ void add_columns(const LoraOuter& a, int64_t column, 
     GPU_UNROLL
     for (int c = 0; c < kChunks; ++c) {
       const float2 both = {sums[g][c][0] + sums[g][c][2], sums[g][c][1] + sums[g][c][3]};
-      *reinterpret_cast<float2*>(parts + g * kRanks * kSumStride + c * 8) = both;
+      *reinterpret_cast<float2*>(parts + g * kOuterRanks * kSumStride + c * 8) = both;
     }
   }
   __syncthreads();  // all warps' sums are there
@@ -198,7 +199,7 @@ __device__ __forceinline__ void add_columns(const LoraOuter& a, int64_t column, 
     float sum = 0;
     GPU_UNROLL
     for (int w = 0; w < kWarps; ++w) {
-      sum += reinterpret_cast<const float*>(shared + w * kRingBytes)[(g * kRanks + rank) * kSumStride + own];
+      sum += reinterpret_cast<const float*>(shared + w * kRingBytes)[(g * kOuterRanks + rank) * kSumStride + own];
     }
     *gradient = old[g][i] + sum;
   });
@@ -206,7 +207,7 @@ __device__ __forceinline__ void add_columns(const LoraOuter& a, int64_t column, 
 
 // A block per tile of columns and kMostGroups groups of each set; those of the same columns follow each other.
 template <bool kWhole>
-__global__ void __launch_bounds__(kThreads, 2) outer_kernel(const __grid_constant__ Outers all) {
+__global__ void __launch_bounds__(kOuterThreads, 2) outer_kernel(const __grid_constant__ Outers all) {
   GPU_SHARED_BYTES(shared);
   wait_for_inputs();
   int at = 0;
@@ -249,7 +250,7 @@ int64_t arrange(const LoraOuter* all, int64_t count, Outers& outers) {
       placed[j] = true;
       outers.each[next++] = all[j];
       ++set.count;
-      set.groups += int(ceil_div(all[j].ranks, kRanks));
+      set.groups += int(ceil_div(all[j].ranks, kOuterRanks));
     }
     blocks += ceil_div(all[i].columns, kTileColumns) * ceil_div(set.groups, kMostGroups);
   }
@@ -272,7 +273,7 @@ void lora_outer(const LoraOuter* all, int64_t count, cudaStream_t stream) {
   check_argument(blocks < int64_t(1) << 31, name, "columns");
   const auto kernel = whole ? outer_kernel<true> : outer_kernel<false>;
   allow_shared_bytes(kernel, kSharedBytes, name);
-  GPU_LAUNCH_EARLY(kernel, dim3(unsigned(blocks)), dim3(kThreads), kSharedBytes, stream, outers);
+  GPU_LAUNCH_EARLY(kernel, dim3(unsigned(blocks)), dim3(kOuterThreads), kSharedBytes, stream, outers);
   check_launch(name);
 }
 

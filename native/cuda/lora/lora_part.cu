@@ -17,8 +17,8 @@ using lora::kThreads;
 using lora::kWarpOutputs;
 
 // Of one adapter, that a block takes: an instruction has room for more, but then there would be fewer blocks.
-constexpr int kTileRows = 4;
-static_assert(kTileRows <= lora::kRows);
+constexpr int kPartRows = 4;
+static_assert(kPartRows <= lora::kRows);
 constexpr int64_t kTileOutputs = 4 * int64_t(kThreads / kWarp) * kWarpOutputs;
 static_assert(LoraPart::kMostRows <= kThreads);
 // Few rows make few blocks: then several share a row's outputs, each with an A x of its own, for which `u` and `arrived` have room.
@@ -48,7 +48,7 @@ void keep_beside(Kernel* kernel) {
 
 #endif
 
-__device__ __forceinline__ LoraWeights weights_of(const LoraPart& a, int row, int which) {
+__device__ __forceinline__ LoraWeights row_weights(const LoraPart& a, int row, int which) {
   return lora::weights_of(a.projections[which].adapters, a.adapter_count, a.most_rank, a.row_adapters[row]);
 }
 
@@ -62,7 +62,7 @@ struct Tile {
 // A row goes with the next ones of its adapter, if as many before it have that adapter as make whole tiles.
 __device__ __forceinline__ Tile tile_of(const LoraPart& a) {
   GPU_SHARED(alike, uint32_t[kThreads / kWarp]);
-  GPU_SHARED(rows, int[kTileRows]);
+  GPU_SHARED(rows, int[kPartRows]);
   const int count = int(a.rows), slices = int(gridDim.x) / count, slice = int(blockIdx.x) / count, row = int(blockIdx.x) - slice * count;
   const int own = int(threadIdx.x), warp = own / kWarp, lane = own % kWarp;
   const bool same = own < count && a.row_adapters[own] == a.row_adapters[row];
@@ -78,9 +78,9 @@ __device__ __forceinline__ Tile tile_of(const LoraPart& a) {
     before += below(row - w * kWarp), until += below(own - w * kWarp), all += __popc(bits);
   }
   const int place = until - before;
-  if (same && place >= 0 && place < kTileRows) rows[place] = own;
+  if (same && place >= 0 && place < kPartRows) rows[place] = own;
   __syncthreads();  // the tile's rows are there
-  return {rows, before % kTileRows == 0 ? min(kTileRows, all - before) : 0, slice, slices};
+  return {rows, before % kPartRows == 0 ? min(kPartRows, all - before) : 0, slice, slices};
 }
 
 // Where u of a row and projection lies.
@@ -162,7 +162,7 @@ __device__ __forceinline__ void expand_tile(const LoraPart& a, const Tile& tile,
 }
 
 __device__ __forceinline__ void expand_tile(const LoraPart& a, const Tile& tile, int which) {
-  const LoraWeights w = weights_of(a, tile.rows[0], which);
+  const LoraWeights w = row_weights(a, tile.rows[0], which);
   const LoraPart::Projection& p = a.projections[which];
   const bool rows = reinterpret_cast<uintptr_t>(a.part) % 16 == 0 && a.columns % 4 == 0 && p.first % 4 == 0;
   if (rows && lora::whole_vectors(w.b, p.out, p.out)) expand_tile<true>(a, tile, which, w);
@@ -185,7 +185,7 @@ __device__ __forceinline__ int ranks_apart() { return int(gridDim.y) * kRanks; }
 
 __device__ __forceinline__ void make_part(const LoraPart& a) {
   const int first_rank = int(blockIdx.y) * kRanks, which = int(blockIdx.z);
-  const LoraWeights w = weights_of(a, int(blockIdx.x % unsigned(a.rows)), which);
+  const LoraWeights w = row_weights(a, int(blockIdx.x % unsigned(a.rows)), which);
   if (first_rank > 0 && first_rank >= w.rank) return;
   const Tile tile = tile_of(a);
   if (tile.count == 0) return;

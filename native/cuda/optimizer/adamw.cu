@@ -8,11 +8,11 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kAdamThreads = 256;
 
 // `rate` and `root` carry the bias corrections: rate = lr / (1 - beta1^t), root = sqrt(1 - beta2^t).
-__global__ void __launch_bounds__(kThreads) adamw_kernel(AdamW a, float rate, float root) {
-  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+__global__ void __launch_bounds__(kAdamThreads) adamw_kernel(AdamW a, float rate, float root) {
+  const int64_t i = int64_t(blockIdx.x) * kAdamThreads + threadIdx.x;
   if (i >= a.count) return;
   const float scale = *a.scale, gradient = a.gradients[i] * scale;
   a.gradients[i] = 0;
@@ -27,10 +27,10 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamW a, float rate, fl
   a.rounded[i] = to_bf16(moved);
 }
 
-// Block p sums every kSumParts-th run of kThreads values: the order depends on the count alone.
-__global__ void __launch_bounds__(kThreads) sum_squares_kernel(SumSquares a) {
+// Block p sums every kSumParts-th run of kAdamThreads values: the order depends on the count alone.
+__global__ void __launch_bounds__(kAdamThreads) sum_squares_kernel(SumSquares a) {
   float sum = 0;
-  for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < a.count; i += kSumParts * kThreads) {
+  for (int64_t i = int64_t(blockIdx.x) * kAdamThreads + threadIdx.x; i < a.count; i += kSumParts * kAdamThreads) {
     sum = fmaf(a.values[i], a.values[i], sum);
   }
   sum = block_sum(sum);
@@ -61,14 +61,14 @@ void adamw(const AdamW& a, cudaStream_t stream) {
   if (a.count == 0) return;
   const double rate = double(a.learning_rate) / (1 - std::pow(double(a.beta1), double(a.step)));
   const double root = std::sqrt(1 - std::pow(double(a.beta2), double(a.step)));
-  const dim3 grid(unsigned(ceil_div(a.count, kThreads)));
-  GPU_LAUNCH(adamw_kernel, grid, dim3(kThreads), 0, stream, a, float(rate), float(root));
+  const dim3 grid(unsigned(ceil_div(a.count, kAdamThreads)));
+  GPU_LAUNCH(adamw_kernel, grid, dim3(kAdamThreads), 0, stream, a, float(rate), float(root));
   check_launch("adamw");
 }
 
 void add_sum_squares(const SumSquares& a, cudaStream_t stream) {
   check_argument(a.count >= 0, "add_sum_squares", "count");
-  GPU_LAUNCH(sum_squares_kernel, dim3(unsigned(kSumParts)), dim3(kThreads), 0, stream, a);
+  GPU_LAUNCH(sum_squares_kernel, dim3(unsigned(kSumParts)), dim3(kAdamThreads), 0, stream, a);
   check_launch("add_sum_squares");
   GPU_LAUNCH(add_sums_kernel, dim3(1), dim3(1), 0, stream, a);
   check_launch("add_sum_squares");

@@ -1,4 +1,4 @@
-// Attention over pages of keys and values; part of kernels_body.h, which includes it.
+// Attention over pages of keys and values; part of kernels_table.h, which includes it.
 #pragma once
 
 namespace TANDEM_SIMD_NS {

@@ -21,8 +21,6 @@ extern const BackwardKernels backward_table;
 extern const QuantKernels quant_table;
 }  // namespace avx512
 namespace avx512_vnni {
-extern const Kernels table;
-extern const BackwardKernels backward_table;
 extern const QuantKernels quant_table;
 }  // namespace avx512_vnni
 namespace avx512_bf16 {
@@ -36,12 +34,26 @@ extern const BackwardKernels backward_table;
 extern const QuantKernels quant_table;
 }  // namespace amx
 
+namespace {
+
+// What the kernels of avx512 are called where those of quantised weights are of another set.
+const Kernels& avx512_called(Isa isa) {
+  static const Kernels table = [isa] {
+    Kernels same = avx512::table;
+    same.isa = isa;
+    return same;
+  }();
+  return table;
+}
+
+}  // namespace
+
 const Kernels& kernels_for(Isa isa) {
   switch (isa) {
     case Isa::kScalar: break;
     case Isa::kAvx2: return avx2::table;
     case Isa::kAvx512: return avx512::table;
-    case Isa::kAvx512Vnni: return avx512_vnni::table;
+    case Isa::kAvx512Vnni: return avx512_called(isa);
     case Isa::kAvx512Bf16: return avx512_bf16::table;
     case Isa::kAmx: return amx::table;
   }
@@ -53,7 +65,7 @@ const BackwardKernels& backward_kernels_for(Isa isa) {
     case Isa::kScalar: break;
     case Isa::kAvx2: return avx2::backward_table;
     case Isa::kAvx512: return avx512::backward_table;
-    case Isa::kAvx512Vnni: return avx512_vnni::backward_table;
+    case Isa::kAvx512Vnni: return avx512::backward_table;
     case Isa::kAvx512Bf16: return avx512_bf16::backward_table;
     case Isa::kAmx: return amx::backward_table;
   }

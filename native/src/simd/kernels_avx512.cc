@@ -3,6 +3,6 @@
 #define TANDEM_DOT_BF16 0
 #define TANDEM_DOT_INT8 0
 #include "simd/vec_avx512.h"
-#include "simd/kernels_body.h"
+#include "simd/kernels_table.h"
 #include "simd/backward_body.h"
 #include "simd/quant_body.h"

@@ -79,7 +79,7 @@ void silu_mul(const float* gate, const float* up, int64_t n, T* out) {
   }
 }
 
-void to_bf16(const float* x, int64_t n, uint16_t* out) {
+inline void to_bf16(const float* x, int64_t n, uint16_t* out) {
   for (int64_t i = 0; i < n; i += kLanes) store_row(out + i, load_row(x + i, lanes_left(i, n), 0.0f), lanes_left(i, n));
 }
 
@@ -90,45 +90,3 @@ void to_bf16(const float* x, int64_t n, uint16_t* out) {
 #if TANDEM_AMX
 #include "simd/amx_body.h"
 #endif
-#include "simd/tiles_body.h"
-#include "simd/attention_body.h"
-#include "simd/lora_body.h"
-
-namespace TANDEM_SIMD_NS {
-
-extern const Kernels table;
-const Kernels table = {
-    TANDEM_SIMD_ISA,
-    kPanel,
-#if TANDEM_AMX
-    kTileSumRows,
-    gemm_tiles,
-#elif TANDEM_DOT_BF16
-    kRowsInL2,
-    gemm<Bf16Step>,
-#else
-    kSumRows,
-    gemm_widened,
-#endif
-    gemm<F32Step>,
-    rms_norm<uint16_t>,
-    rms_norm<float>,
-    silu_mul<uint16_t>,
-    silu_mul<float>,
-    to_bf16,
-    attend<Bf16Step, false>,
-    attend<F32Step, false>,
-    attend<Bf16Step, true>,
-    attend<F32Step, true>,
-    tile_max,
-    tile_exp,
-    collect_at_least,
-    count_greater,
-    lora_shrink<PairDot>,
-    lora_shrink<FloatDot>,
-    lora_expand<PairOuter>,
-    lora_expand<FloatOuter>,
-    keep_bits,
-};
-
-}  // namespace TANDEM_SIMD_NS

@@ -1,4 +1,4 @@
-// The kernels of low-rank adapters; part of kernels_body.h, which includes it.
+// The kernels of low-rank adapters; part of kernels_table.h, which includes it.
 // Rows come by index: an adapter's rows lie anywhere in a batch. Every u[i][r] and y[i][n] is a chain of its own, so no tile shows.
 #pragma once
 

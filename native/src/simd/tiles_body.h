@@ -1,4 +1,4 @@
-// Rows of logits in tiles: maxima, sums, selections and masks; part of kernels_body.h, which includes it.
+// Rows of logits in tiles: maxima, sums, selections and masks; part of kernels_table.h, which includes it.
 #pragma once
 
 namespace TANDEM_SIMD_NS {

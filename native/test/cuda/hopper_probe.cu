@@ -10,7 +10,7 @@ namespace {
 using namespace cuda;
 
 constexpr int kRow = 64;  // elements of a row of a tile
-constexpr int kThreads = 128;
+constexpr int kProbeThreads = 128;
 
 // `rows` in all; by boxes of panels, from that number on, where there are any.
 __global__ void copy_probe(const __grid_constant__ TensorMap map, int rows, int row, int column, bool panels, bf16* out) {
@@ -29,7 +29,7 @@ __global__ void copy_probe(const __grid_constant__ TensorMap map, int rows, int 
     else bulk_load(shared, &map, barrier, column, row);
   }
   barrier_wait(barrier, 0);
-  for (int i = threadIdx.x; i < rows * kRow; i += kThreads) out[i] = reinterpret_cast<const bf16*>(shared)[i];
+  for (int i = threadIdx.x; i < rows * kRow; i += kProbeThreads) out[i] = reinterpret_cast<const bf16*>(shared)[i];
 #endif
 }
 
@@ -41,7 +41,7 @@ constexpr int kPanelBytes = kPanel * int(sizeof(bf16));
 
 // Rows of `width` elements as bulk copies leave them: panels of 64 rows and 64 columns, or one of any number of rows.
 __device__ void place(bf16* panels, const bf16* from, int count, int width) {
-  for (int i = threadIdx.x; i < count; i += kThreads) {
+  for (int i = threadIdx.x; i < count; i += kProbeThreads) {
     const int row = i / width, column = i % width;
     panels[column / kRow * kPanel + row * kRow + ((column % kRow / 8) ^ (row % 8)) * 8 + column % 8] = from[i];
   }
@@ -104,7 +104,7 @@ std::vector<float> run_wgmma(Probe kernel, const std::vector<bf16>& a, const std
   const bf16 *weights = on_a.data(), *tokens = on_b.data();
   float* sums = out.data();
   allow_shared_bytes(kernel, bytes, "wgmma_probe");
-  GPU_LAUNCH(kernel, dim3(1), dim3(kThreads), bytes, cudaStream_t{}, weights, tokens, step, sums);
+  GPU_LAUNCH(kernel, dim3(1), dim3(kProbeThreads), bytes, cudaStream_t{}, weights, tokens, step, sums);
   check_launch("wgmma_probe");
   return out.download();
 }
@@ -139,7 +139,7 @@ std::vector<float> run_wgmma_of_rows(const std::vector<bf16>& a, const std::vect
   const size_t bytes = size_t((kColumns + kRow - 1) / kRow) * kPanel * sizeof(bf16);
   const bf16 *left = on_a.data(), *right = on_b.data();
   float* sums = out.data();
-  GPU_LAUNCH(kernel, dim3(1), dim3(kThreads), bytes, cudaStream_t{}, left, right, step, sums);
+  GPU_LAUNCH(kernel, dim3(1), dim3(kProbeThreads), bytes, cudaStream_t{}, left, right, step, sums);
   check_launch("rows_probe");
   return out.download();
 }
@@ -180,7 +180,7 @@ static std::vector<bf16> run_copy(const TensorMap& map, int rows, int row, int c
   DeviceBuffer<bf16> out(size_t(rows * kRow));
   const size_t bytes = size_t(rows) * kRow * sizeof(bf16) + sizeof(Barrier);
   bf16* to = out.data();
-  GPU_LAUNCH(copy_probe, dim3(1), dim3(kThreads), bytes, cudaStream_t{}, map, rows, row, column, panels, to);
+  GPU_LAUNCH(copy_probe, dim3(1), dim3(kProbeThreads), bytes, cudaStream_t{}, map, rows, row, column, panels, to);
   check_launch("copy_probe");
   return out.download();
 }

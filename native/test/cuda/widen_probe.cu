@@ -8,10 +8,10 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kThreads = 128, kBlocks = 16;
+constexpr int kWidenThreads = 128, kBlocks = 16;
 
 __global__ void widen_scales(uint32_t* out) {
-  for (int scale = int(blockIdx.x) * kThreads + int(threadIdx.x); scale < kScales; scale += kBlocks * kThreads) {
+  for (int scale = int(blockIdx.x) * kWidenThreads + int(threadIdx.x); scale < kScales; scale += kBlocks * kWidenThreads) {
     const uint32_t both[1] = {uint32_t(scale) | other_scale(uint32_t(scale)) << 16};
     const Scaling<Int4Shape> scaling = scaling_of<Int4Shape>(both);
     uint32_t* to = out + scale * kPerScale;
@@ -29,7 +29,7 @@ __global__ void widen_scales(uint32_t* out) {
 }  // namespace
 
 void widen_every_scale(uint32_t* out) {
-  GPU_LAUNCH(widen_scales, dim3(kBlocks), dim3(kThreads), 0, nullptr, out);
+  GPU_LAUNCH(widen_scales, dim3(kBlocks), dim3(kWidenThreads), 0, nullptr, out);
   check_launch("widen_every_scale");
 }
 
