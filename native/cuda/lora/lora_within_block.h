@@ -63,7 +63,7 @@ __device__ __forceinline__ void find_tiles(const LoraPart& a, WithinShared& shar
 //
 // Every thread copies to shared memory what it needs itself, and nothing of another's: of each step of A its inputs of two ranks and, where the
 // row of its group is there, of x; then of each pass over the outputs its kEach columns of four ranks of B. kUnits of these are under way at a
-// time.
+// time. Where they lie depends on kMost.
 template <int kMost, int kUnits>
 class TileWithin {
  public:
@@ -346,6 +346,7 @@ __device__ __forceinline__ void run_within(const LoraWithin& within, bool awaite
   for (int i = 0; i < int(a.count); ++i) per_tile += (int(a.projections[i].out) + slice - 1) / slice;
   GPU_UNROLL_1
   for (int item = block; item < shared.tile_count * per_tile; item += within.blocks) {
+    if (item > block) __syncthreads();  // all are done with the tile before, whose units may have been elsewhere
     int which = 0, begin = item % per_tile * slice;
     GPU_NO_UNROLL
     for (; begin >= int(a.projections[which].out); ++which) {

@@ -48,6 +48,17 @@ TEST(hopper_adapters_within_share_the_blocks_that_are_free) {
   check_within({2112, 64, {{0, 2112}}}, std::vector<int32_t>(64, 2), ranks);
 }
 
+// A block's tiles of one row, and of several, whose units lie differently: a warp that is ahead has others' units in its way.
+TEST(hopper_adapters_within_go_from_tiles_of_one_row_to_others) {
+  if (!on_hopper()) return;
+  std::vector<int32_t> rows, ranks;
+  for (int i = 0; i < 64; ++i) rows.push_back(i < 20 ? i / 2 : i - 10);
+  for (int i = 0; i < 54; ++i) ranks.push_back(40 + i % 2);
+  const AdaptedShape shape{128, 64, {{0, 32}, {32, 64}, {96, 32}}};
+  check_within(shape, rows, ranks);
+  check_within(shape, {rows.rbegin(), rows.rend()}, ranks);
+}
+
 // Two and three blocks of the product on a multiprocessor leave room for fewer units.
 TEST_ENGINE(hopper_adapters_within_beside_many_blocks) {
   if (!on_hopper()) return;
