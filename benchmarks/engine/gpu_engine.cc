@@ -4,10 +4,12 @@
 // of a large BF16 product measured in the same run. Needs no Node and no files.
 // Usage: gpu_engine 0.6b|8b|30b-a3b[:LAYERS] [FILE.json [bf16|int8|int4|fp8 [PART...]]], PART being some of the name of what is to run, as "decode"
 // (gpu_engine/parts.cc).
+// A part that takes longer than TANDEM_TEST_SECONDS, where that is set, ends the program.
 // With TANDEM_GPU_PROFILE=1 nothing is timed: a profiler sees one step of each kind (kernels/profiled.h).
 #include <cstdio>
 #include <cstring>
 
+#include "deadline.h"
 #include "gpu_engine/parts.h"
 
 namespace {
@@ -39,6 +41,7 @@ int main(int argc, char** argv) {
     bool good = true;
     for (const Part& part : tandem::benchmarks::all_parts(bench.counts())) {
       if (!wanted(part, argc, argv)) continue;
+      tandem::test::Deadline::begin(part.name.c_str());
       good = run(part, bench) && good;
       if (argc > 2) bench.write(argv[2]);
     }

@@ -1,6 +1,8 @@
-// Runs every kernel test, those whose name holds the first argument (with a leading '!': holds it not), or every second one ('1/2', '2/2'), and
-// names the slow ones; the last line counts. --list only names them, --device only says which device they would run on, and fails where
-// there is none. In tests of whole engines, which take long, the emulation watches accesses where TANDEM_WATCH_ENGINES is set.
+// Runs every kernel test, those whose names hold all arguments (behind a '!': hold it not; behind a '=', after that: are it), or every second
+// one ('1/2', '2/2'), and names the slow ones; the last line counts. --list only names them, --device only says which device they would run
+// on, and fails where there is none. In tests of whole engines, which take long, the emulation watches accesses where TANDEM_WATCH_ENGINES
+// is set. Where TANDEM_TEST_SECONDS is, a test that takes longer ends the program.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "cuda/common/device_info.h"
+#include "deadline.h"
 #include "harness.h"
 #ifdef TANDEM_GPU_EMULATION
 #include "emulation/shared_races.h"
@@ -17,26 +20,28 @@ namespace tandem::test {
 namespace {
 
 bool named(const Case& test, const char* filter) {
-  return *filter == '!' ? !std::strstr(test.name, filter + 1) : std::strstr(test.name, filter) != nullptr;
+  if (*filter == '!') return !named(test, filter + 1);
+  return *filter == '=' ? std::strcmp(test.name, filter + 1) == 0 : std::strstr(test.name, filter) != nullptr;
 }
 
-std::vector<Case> wanted(const char* filter) {
-  const std::string which = filter ? filter : "";
+std::vector<Case> wanted(const std::vector<const char*>& filters) {
+  const std::string which = filters.empty() ? "" : filters[0];
   std::vector<Case> all, some;
   for (const Case& test : cases()) {
     if (!sanitized() || test.sets != Sets::kAllUnlessSanitized) all.push_back(test);
   }
-  if (which.empty()) return all;
   const bool halves = which == "1/2" || which == "2/2";
   for (size_t i = 0; i < all.size(); ++i) {
-    if (halves ? i % 2 == size_t(which[0] - '1') : named(all[i], filter)) some.push_back(all[i]);
+    const bool named_so = std::all_of(filters.begin(), filters.end(), [&](const char* filter) { return named(all[i], filter); });
+    if (halves ? i % 2 == size_t(which[0] - '1') : named_so) some.push_back(all[i]);
   }
   return some;
 }
 
-int run_all(const char* filter) {
+int run_all(const std::vector<const char*>& filters) {
   int passed = 0, failed = 0;
-  for (const Case& test : wanted(filter)) {
+  for (const Case& test : wanted(filters)) {
+    Deadline::begin(test.name);
 #ifdef TANDEM_GPU_EMULATION
     gpu_emulation::watch_accesses(test.sets != Sets::kAllUnlessSanitized || std::getenv("TANDEM_WATCH_ENGINES") != nullptr);
 #endif
@@ -59,10 +64,11 @@ int show_device() {
   return found.devices > 0 ? 0 : 1;
 }
 
-int run(const char* argument) {
-  if (argument && std::strcmp(argument, "--list") == 0) return list_all();
-  if (argument && std::strcmp(argument, "--device") == 0) return show_device();
-  return run_all(argument);
+int run(const std::vector<const char*>& arguments) {
+  const std::string first = arguments.empty() ? "" : arguments[0];
+  if (first == "--list") return list_all();
+  if (first == "--device") return show_device();
+  return run_all(arguments);
 }
 
 }  // namespace
@@ -75,5 +81,5 @@ int main(int argc, char** argv) {
   // The emulated device has Hopper's instructions too; what tests do not choose runs by those that every device has.
   for (const char* setting : {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"}) setenv(setting, "mma", 0);
 #endif
-  return tandem::test::run(argc > 1 ? argv[1] : nullptr);
+  return tandem::test::run({argv + 1, argv + argc});
 }
