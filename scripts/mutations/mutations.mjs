@@ -1769,6 +1769,17 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: a tile within a product comes over units of the one before',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_within_block.h',
+        search: '    if (item > block) __syncthreads();  // all are done',
+        replace: '    // all are done',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: rows of other adapters share a tile within a product',
     edits: [
       {
