@@ -1,5 +1,6 @@
 // A product, and adapters of some ranks on projections of it. Projection i has the table of adapters turned by i.
 #pragma once
+#include "cuda/lora/lora_variants.h"
 #include "cuda/lora/lora_within.h"
 #include "product.h"
 
