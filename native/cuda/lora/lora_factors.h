@@ -22,14 +22,19 @@ __device__ __forceinline__ T load_fresh(const T* from) {
 // that asks for them itself, memory is busy with its weights, for longer than one row's adapters take in all.
 __device__ __forceinline__ void fetch_next(const LoraPart& a, int thread, int threads) {
   constexpr int64_t kPiece = 2048;  // elements
-  const int64_t first = thread * kPiece, step = threads * kPiece;
-  const auto fetch_all = [&](const bf16* from, int64_t count) {
-    if (!whole_vectors(from, count, count)) return;
+  const int count = int(a.next_count * a.adapter_count);
+  if (count == 0) return;
+  // So many threads share a projection of an adapter: each waits once for where the factors are, while others do for theirs.
+  const int sharing = max(1, threads / count);
+  const auto fetch_all = [&](const bf16* from, int64_t elements) {
+    if (!whole_vectors(from, elements, elements)) return;
     GPU_NO_UNROLL
-    for (int64_t at = first; at < count; at += step) fetch(from + at, count - at < kPiece ? count - at : kPiece);
+    for (int64_t at = thread % sharing * kPiece; at < elements; at += sharing * kPiece) {
+      fetch(from + at, elements - at < kPiece ? elements - at : kPiece);
+    }
   };
   GPU_UNROLL_1
-  for (int64_t i = 0; i < a.next_count * a.adapter_count; ++i) {
+  for (int i = thread / sharing; i < count; i += threads / sharing) {
     const LoraPart::Projection& projection = a.next[i / a.adapter_count];
     const LoraWeights w = load_fresh(projection.adapters + i % a.adapter_count);
     fetch_all(w.a, w.rank * a.next_in);
