@@ -1813,6 +1813,17 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: a gated product does not wait for blocks of adapters that come later',
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_wgmma_block.h',
+        search: '  wait_for_count(added.arrived, added.blocks);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: a gated product adds what the adapter of its first row gives to all',
     edits: [
       {

@@ -1,7 +1,5 @@
 // Counters of blocks, by which others know that what these wrote is there.
 #pragma once
-#include <stdexcept>
-
 #include "cuda/common/gpu.h"
 
 namespace tandem::cuda {
@@ -9,10 +7,7 @@ namespace tandem::cuda {
 #ifdef TANDEM_GPU_EMULATION
 
 inline int32_t count_arrival(int32_t* count) { return atomicAdd(count, 1); }
-// Blocks run one after the other, those that others wait for first (GPU_LAUNCH_EARLY_FIRST).
-inline void wait_for_count(const int32_t* count, int32_t wanted) {
-  if (*count < wanted) throw std::runtime_error("emulated kernel: it waits for blocks that come behind it");
-}
+using gpu_emulation::wait_for_count;
 
 #else
 

@@ -1,11 +1,14 @@
-// What the emulation shows of faults that a device shows only sometimes: launches that begin early, shared memory, descriptors of bulk copies.
+// What the emulation shows of faults that a device shows only sometimes: launches that begin early, blocks that wait for others, shared memory,
+// descriptors of bulk copies.
 #ifdef TANDEM_GPU_EMULATION
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
+#include "cuda/common/arrivals.h"
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/stream.h"
@@ -102,6 +105,37 @@ TEST(emulated_early_launches_must_wait) {
   int numbers[2] = {}, *const x = numbers, *const to = numbers + 1;
   const std::string said = fault_of([&] { GPU_LAUNCH_EARLY(copy_carelessly, dim3(1), dim3(1), 0, cudaStream_t{}, x, to); });
   CHECK(said.find("never waits") != std::string::npos);
+}
+
+// What the first block makes, for the others.
+__global__ void pass_on(int* number, int* count, int* to) {
+  cuda::wait_for_inputs();
+  if (blockIdx.x > 0) cuda::wait_for_count(count, 1);
+  if (blockIdx.x == 0) *number = 7;
+  to[blockIdx.x] = *number;
+  if (blockIdx.x == 0) cuda::count_arrival(count);
+}
+__global__ void take_hastily(int* number, int* count, int* to) {
+  cuda::wait_for_inputs();
+  if (blockIdx.x == 0) *number = 7;
+  to[blockIdx.x] = *number;
+  if (blockIdx.x > 0) cuda::wait_for_count(count, 1);
+  if (blockIdx.x == 0) cuda::count_arrival(count);
+}
+// How many blocks had nothing from the first one.
+template <class Kernel>
+int64_t left_without(Kernel* kernel, unsigned first) {
+  int number = 0, count = 0, to[9] = {}, *const places[] = {&number, &count, to};
+  GPU_LAUNCH_EARLY_FIRST(first, kernel, dim3(9), dim3(1), 0, cudaStream_t{}, places[0], places[1], places[2]);
+  return std::count(to, to + 9, 0);
+}
+
+TEST(emulated_blocks_may_begin_before_those_they_wait_for) {
+  CHECK_EQ(left_without(&pass_on, 1), int64_t(0));
+  CHECK_EQ(left_without(&take_hastily, 1), int64_t(1));
+  std::string said;
+  for (int i = 0; i < 8; ++i) said += fault_of([] { left_without(&pass_on, 0); });
+  CHECK(said.find("waits for others that do not come before it") != std::string::npos);
 }
 
 // Whether a process that does it is ended by it.

@@ -55,6 +55,7 @@ thread_local Dice dice;
 void look_again(Block& b, int thread) {
   Fiber& f = b.fibers[size_t(thread)];
   if (f.wait == Wait::kInputs && b.inputs_there) f.wait = Wait::kNone;
+  if (f.wait == Wait::kCount && *f.count >= f.wanted) f.wait = Wait::kNone;
   if (f.wait != Wait::kBarrier || !f.barrier->passed(f.parity)) return;
   f.wait = Wait::kNone;
   if (kWatched) b.races->waited(thread, f.barrier, f.barrier->phase);
@@ -100,8 +101,8 @@ bool land_one(Block& b) {
   return true;
 }
 
-bool waits_for_inputs(const Block& b) {
-  return !b.inputs_there && std::any_of(b.fibers.begin(), b.fibers.end(), [](const Fiber& f) { return f.wait == Wait::kInputs; });
+bool waits_for(const Block& b, Wait what) {
+  return std::any_of(b.fibers.begin(), b.fibers.end(), [&](const Fiber& f) { return !f.done && f.wait == what; });
 }
 
 // Every warp as far as it comes. True when anything ran.
@@ -133,7 +134,7 @@ bool meet(Block& b) {
   return true;
 }
 
-// False: threads wait for the kernel's inputs, and others for them.
+// False: threads wait for the kernel's inputs or for other blocks, and others for them.
 bool run_block(Block& b, std::vector<int>& order) {
   // A thread that runs only when the others cannot go on without it; -1: none.
   int straggler = -1;
@@ -147,9 +148,10 @@ bool run_block(Block& b, std::vector<int>& order) {
     if (meet(b)) continue;
     if (!ran && straggler >= 0 && !(toss() && land_one(b))) {
       straggler = -1;
-    } else if (!ran && straggler < 0 && waits_for_inputs(b)) {
+    } else if (!ran && straggler < 0 && !b.inputs_there && waits_for(b, Wait::kInputs)) {
       return false;
     } else if (!ran && straggler < 0 && !land_one(b)) {
+      if (waits_for(b, Wait::kCount)) return false;
       throw std::runtime_error("emulated kernel: threads of a block wait at different barriers, or for what never comes");
     }
   }
@@ -269,7 +271,7 @@ class Begun {
     spare_races.push_back(std::move(races_));
   }
 
-  // False: it waits for its inputs.
+  // False: it waits for its inputs, or for other blocks.
   bool run(unsigned number, bool inputs_there, const Ahead& ahead) {
     const dim3 grid = block_.grid, size = block_.size;
     number_ = number;
@@ -288,11 +290,12 @@ class Begun {
     }
     return run_block(block_, order_);
   }
-  void go_on(const Ahead& ahead) {
+  // As far as it comes now that its inputs are there.
+  bool go_on(const Ahead& ahead) {
     block_.inputs_there = true;
     block_.ahead = ahead;
     const Restore restore{std::exchange(current_block, &block_)};
-    run_block(block_, order_);
+    return run_block(block_, order_);
   }
   unsigned number() const { return number_; }
   const Block& block() const { return block_; }
@@ -330,7 +333,7 @@ bool lets_next_begin(const Begun& begun) { return begun.block().lets_next_begin;
 
 std::shared_ptr<Begun> begin(const Launch& launch) {
   auto begun = std::make_shared<Begun>(launch);
-  begun->run(dice.below(launch.first_blocks > 0 ? launch.first_blocks : blocks_of(launch)), false, {});
+  begun->run(dice.below(blocks_of(launch)), false, {});
   return begun;
 }
 
@@ -341,16 +344,29 @@ void run(const Launch& launch, Ahead& ahead, Begun* begun) {
   if (!launch.early) ahead.running = ahead.unseen = number;
   std::vector<unsigned> numbers(blocks_of(launch));
   std::iota(numbers.begin(), numbers.end(), 0);
-  bool waits = false;
+  const auto require_end = [](bool ended) {
+    if (!ended) throw std::runtime_error("emulated kernel: a block waits for others that do not come before it");
+  };
+  // One that runs as far as it comes before the first blocks do.
+  std::unique_ptr<Begun> ahead_of_first;
+  bool ended = true;
   if (begun) {
-    numbers.erase(numbers.begin() + begun->number());
-    begun->go_on(ahead);
-    waits = begun->block().waits;
+    ended = begun->go_on(ahead);
+  } else if (launch.first_blocks > 0 && launch.first_blocks < numbers.size()) {
+    ahead_of_first = std::make_unique<Begun>(launch);
+    begun = ahead_of_first.get();
+    ended = begun->run(launch.first_blocks + dice.below(numbers.size() - launch.first_blocks), true, ahead);
   }
+  if (begun) numbers.erase(numbers.begin() + begun->number());
   dice.shuffle(numbers.data(), numbers.data() + numbers.size());
   std::stable_partition(numbers.begin(), numbers.end(), [&](unsigned i) { return i < launch.first_blocks; });
   Begun blocks(launch);
-  for (unsigned i : numbers) blocks.run(i, true, ahead);
+  for (unsigned i : numbers) {
+    if (i >= launch.first_blocks && !ended) require_end(ended = begun->go_on(ahead));
+    require_end(blocks.run(i, true, ahead));
+  }
+  if (!ended) require_end(begun->go_on(ahead));
+  const bool waits = begun && begun->block().waits;
   if (launch.early && !waits && !blocks.block().waits) throw std::runtime_error("emulated kernel: it may begin early, and never waits");
   const Block& last = numbers.empty() ? begun->block() : blocks.block();
   if (!last.lets_next_begin) ahead.running = number + 1;
@@ -374,6 +390,15 @@ void end_beside() {
   block().waits = true;
   if (!block().inputs_there) wait(Wait::kInputs);
   fiber().waited = true;
+}
+
+void wait_for_count(const int32_t* count, int32_t wanted) {
+  int32_t seen;
+  atomic_load(count, &seen, sizeof seen);
+  if (seen >= wanted) return;
+  fiber().count = count;
+  fiber().wanted = wanted;
+  wait(Wait::kCount);
 }
 
 bool Block::is_global(const void* p) const {

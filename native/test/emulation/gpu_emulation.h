@@ -1,9 +1,9 @@
 // CUDA on the CPU for tests: every thread of a block is a fiber, barriers and shuffles yield. Blocks run one after the other in shuffled
 // order, warps as far ahead as they can, in shuffled order too, now and then without one of their threads; shared memory begins as NaN and
 // asynchronous copies land at once or only when somebody waits, by turns: a missing barrier, a dropped wait or a read before a write shows as
-// a wrong result, a divergent barrier as an exception. Where launches may begin early, a block of one runs as far as it can before the kernel
-// ahead of it does. What shows in no order of threads or blocks here, shared_races.h and launch_overlaps.h see. It says nothing of speed, bank
-// conflicts or fences, but for those of Hopper (hopper_emulation.h).
+// a wrong result, a divergent barrier as an exception. Where launches may begin early, a block of one runs as far as it can before the kernel ahead
+// of it does, and where blocks wait for the first ones, one of them before these. What shows in no order of threads or blocks here, shared_races.h
+// and launch_overlaps.h see. It says nothing of speed, bank conflicts or fences, but for those of Hopper (hopper_emulation.h).
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -67,8 +67,8 @@ using cudaStream_t = void*;
 
 namespace tandem::gpu_emulation {
 
-// kShow: for a warp whose threads show each other something, which orders nothing else.
-enum class Wait { kNone, kBlock, kWarp, kShow, kBarrier, kInputs };
+// kShow: for a warp whose threads show each other something, which orders nothing else. kCount: for other blocks.
+enum class Wait { kNone, kBlock, kWarp, kShow, kBarrier, kInputs, kCount };
 
 struct Copy {
   void* to;
@@ -119,6 +119,8 @@ struct alignas(64) Fiber {
   unsigned shown = 0;                // how often it showed its warp something
   const Barrier* barrier = nullptr;  // waited for
   int32_t parity = 0;
+  const int32_t* count = nullptr;  // waited for
+  int32_t wanted = 0;
   uint32_t products_landed = 0;
   std::vector<Copy> open_group;             // cp.async since the last commit
   std::vector<CopyGroup> groups;            // committed, oldest first
@@ -180,7 +182,7 @@ struct Launch {
   size_t shared_bytes;
   std::function<void()> body;
   bool early;             // its blocks may begin while the kernels before it on the stream run
-  unsigned first_blocks;  // that are placed before the others, which wait for them
+  unsigned first_blocks;  // that are placed before the others, which may wait for them
   size_t most_shared = size_t(48) << 10;
 };
 
@@ -247,6 +249,8 @@ void wait_for_inputs();
 void wait_for_inputs_first();
 void begin_beside();
 void end_beside();
+// As common/arrivals.h has it.
+void wait_for_count(const int32_t* count, int32_t wanted);
 
 void wait(Wait kind);
 // With that block as the one whose threads run.
