@@ -116,6 +116,20 @@ describe('the engine', () => {
       /gemma2\.attention\.causal/,
     ],
     [
+      'an encoder, of which its file says nothing',
+      () => file({ architecture: 't5encoder' }),
+      {},
+      true,
+      /general\.architecture is "t5encoder": the model has an encoder/,
+    ],
+    [
+      'a model that works by diffusion',
+      () => file({ architecture: 'llada', extra: [entry('llada.attention.causal', 'bool', true)] }),
+      {},
+      true,
+      /general\.architecture is "llada".*diffusion/,
+    ],
+    [
       'an epsilon that is no number',
       () => file({ extra: [entry('gemma2.attention.layer_norm_rms_epsilon', 'float32', NaN)] }),
       {},

@@ -12,6 +12,11 @@ const MAX_WIDTH = 2 ** 20;
 /** Keys and values are kept as F16. */
 const ELEMENT_BYTES = 2;
 
+/** llama.cpp takes these so, whatever else the file says; those with an encoder end its process at the first token. */
+const NOT_LEFT_TO_RIGHT: ReadonlySet<string> = new Set(
+  't5 t5encoder gemma-embedding dream llada llada-moe rnd1'.split(' '),
+);
+
 export async function loadForeignGguf(path: string): Promise<ForeignModel> {
   const header = readGgufHeader(path, basename(path));
   const metadata: Fields = new Fields(header.file, header.metadata);
@@ -35,6 +40,10 @@ export async function loadForeignGguf(path: string): Promise<ForeignModel> {
 
 /** What gives a vector for a text has no next token. */
 function refuseEncoders(metadata: Fields, architecture: string): void {
+  if (NOT_LEFT_TO_RIGHT.has(architecture)) {
+    const what = 'the model has an encoder or works by diffusion, it does not go on with a text from left to right.';
+    metadata.fail('general.architecture', `is ${show(architecture)}: ${what}`);
+  }
   const causal = `${architecture}.attention.causal`;
   if (!metadata.boolean(causal, true))
     metadata.fail(causal, 'is false: the model does not generate text from left to right.');
