@@ -228,7 +228,8 @@ async function forget({ db }: Database): Promise<void> {
   await db.schema.createIndex('log_bytes').on('trajectory_logs').columns(['model_id', 'bytes']).execute();
   const name = Object.keys(MIGRATIONS).find((migration) => migration.endsWith('-entity-storage'));
   // What came after them is undone as well.
-  for (const index of ['open_artifacts', 'present_artifacts']) await db.schema.dropIndex(index).execute();
+  const filtered = ['split', 'step', 'split_step'].map((way) => `trajectory_logs_by_${way}`);
+  for (const index of ['open_artifacts', 'present_artifacts', ...filtered]) await db.schema.dropIndex(index).execute();
   await db.schema.alterTable('artifacts').dropColumn('same_as').execute();
   for (const table of ['responses', 'response_totals']) await db.schema.dropTable(table).execute();
   await sql`delete from kysely_migration where name >= ${name}`.execute(db);

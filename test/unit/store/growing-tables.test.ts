@@ -85,6 +85,7 @@ test('no query of a request or a step reads a table from its beginning', async (
   const logs = new LogRepository(database.db);
   const storage = new StorageRepository(database.db);
   const artifacts = new ArtifactRepository(database.db);
+  const page = (filter: { split: string | null; step: number | null }) => logs.page(MODEL, null, 10, filter);
   const artifact = { id: 'a', entity: 'e', project: 'p', name: 'n', type: 't', metadata: {}, createdAt: AT };
   const responses = new ResponseRepository(database, { maxCount: 1, maxBytes: 100 });
   const response = { id: 'r', previousId: null, head: '{}', output: '[]', input: '[]' };
@@ -97,6 +98,10 @@ test('no query of a request or a step reads a table from its beginning', async (
     ['event', () => jobs.event(JOB, 'started'), [/\(job_id=\? AND key=\?\)/]],
     ['events', () => jobs.events(JOB, 5, 10), [/\(job_id=\? AND sequence>\?\)/]],
     ['record', () => logs.record(MODEL, `${JOB}/step-1`, 1, {}, null), [/\(model_id=\? AND key=\?\)/]],
+    ['logs', () => page({ split: null, step: null }), [/\(model_id=\? AND sequence>\?\)/]],
+    ['of a split', () => page({ split: 'val', step: null }), [/\(model_id=\? AND split=\? AND rowid>\?\)/]],
+    ['of a step', () => page({ split: null, step: 1 }), [/\(model_id=\? AND step=\? AND rowid>\?\)/]],
+    ['of both', () => page({ split: 'val', step: 1 }), [/\(model_id=\? AND split=\? AND step=\? AND rowid>\?\)/]],
     ['publish', () => models.publish({ ...published(), id: randomUUID() }), [/\(model_id=\? AND key>\? AND key<\?\)/]],
     ['nextQueued', () => jobs.nextQueued([], new Map()), [/jobs_by_state/]],
     ['newestOther', () => jobs.newestOther('model'), [/jobs_by_state/]],

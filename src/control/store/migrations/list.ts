@@ -11,6 +11,7 @@ import { sameArtifact } from './0008-same-artifact.ts';
 import { responses } from './0009-responses.ts';
 import { rowStorage } from './0010-row-storage.ts';
 import { rememberedRows } from './0011-remembered-rows.ts';
+import { filteredLogs } from './0012-filtered-logs.ts';
 
 export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0001-entities-and-keys': entitiesAndKeys,
@@ -24,4 +25,5 @@ export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0009-responses': responses,
   '0010-row-storage': rowStorage,
   '0011-remembered-rows': rememberedRows,
+  '0012-filtered-logs': filteredLogs,
 };
