@@ -1,6 +1,6 @@
 /** SQL of training jobs and their events. A state changes with its event in one transaction, through the lifecycle's table. */
 import { randomUUID } from 'node:crypto';
-import type { Kysely, Selectable, Transaction } from 'kysely';
+import { sql, type Kysely, type Selectable, type Transaction } from 'kysely';
 import { transition, TransitionError, type JobState } from '../lifecycle.ts';
 import type { JobEventsTable, JobsTable, Tables } from './tables.ts';
 
@@ -174,22 +174,7 @@ export class JobRepository {
    * one first.
    */
   async nextQueued(served: readonly string[], yielded: ReadonlyMap<string, number>): Promise<StoredJob | null> {
-    const oldest = await this.#db
-      .selectFrom('jobs')
-      .select(({ fn }) => ['entity', 'model_id', fn.min<number>('sequence').as('sequence')])
-      .where('state', '=', 'queued')
-      .where(({ not, exists, selectFrom }) =>
-        not(
-          exists(
-            selectFrom('jobs as other')
-              .select('other.id')
-              .whereRef('other.model_id', '=', 'jobs.model_id')
-              .where('other.state', '=', 'running'),
-          ),
-        ),
-      )
-      .groupBy(['entity', 'model_id'])
-      .execute();
+    const oldest = await oldestQueued(this.#db);
     const order = [...yielded.keys()];
     const place = (job: (typeof oldest)[number]) => Math.max(job.sequence, yielded.get(job.model_id) ?? 0);
     const [first] = oldest.sort(
@@ -350,6 +335,32 @@ export class JobRepository {
       .executeTakeFirst();
     return row?.sequence ?? null;
   }
+}
+
+interface QueuedJob {
+  entity: string;
+  model_id: string;
+  sequence: number;
+}
+
+/**
+ * Of each model that has none running. From one model to the next in the index, past what else waits for each: a tenant may have a hundred
+ * thousand queued. SQLite would rather read all of them by their state; states are literals, as the index's own is.
+ */
+async function oldestQueued(db: Kysely<Tables>): Promise<QueuedJob[]> {
+  const { rows } = await sql<QueuedJob>`with recursive waiting (model_id) as (
+      select min(model_id) from jobs indexed by queued_jobs where state = 'queued'
+      union all
+      select (
+        select min(model_id) from jobs indexed by queued_jobs where state = 'queued' and model_id > waiting.model_id
+      ) from waiting where model_id is not null
+    )
+    select jobs.entity, jobs.model_id, jobs.sequence
+    from waiting join jobs on jobs.sequence = (
+      select min(first.sequence) from jobs as first where first.state = 'queued' and first.model_id = waiting.model_id
+    )
+    where waiting.model_id not in (select model_id from jobs where state = 'running')`.execute(db);
+  return rows;
 }
 
 async function insertEvent(trx: Transaction<Tables>, jobId: string, event: NewEvent): Promise<boolean> {

@@ -229,7 +229,8 @@ async function forget({ db }: Database): Promise<void> {
   const name = Object.keys(MIGRATIONS).find((migration) => migration.endsWith('-entity-storage'));
   // What came after them is undone as well.
   const filtered = ['split', 'step', 'split_step'].map((way) => `trajectory_logs_by_${way}`);
-  for (const index of ['open_artifacts', 'present_artifacts', ...filtered]) await db.schema.dropIndex(index).execute();
+  for (const index of ['open_artifacts', 'present_artifacts', ...filtered, 'queued_jobs'])
+    await db.schema.dropIndex(index).execute();
   await db.schema.alterTable('artifacts').dropColumn('same_as').execute();
   for (const table of ['responses', 'response_totals']) await db.schema.dropTable(table).execute();
   await sql`delete from kysely_migration where name >= ${name}`.execute(db);

@@ -12,6 +12,7 @@ import { responses } from './0009-responses.ts';
 import { rowStorage } from './0010-row-storage.ts';
 import { rememberedRows } from './0011-remembered-rows.ts';
 import { filteredLogs } from './0012-filtered-logs.ts';
+import { queuedJobs } from './0013-queued-jobs.ts';
 
 export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0001-entities-and-keys': entitiesAndKeys,
@@ -26,4 +27,5 @@ export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0010-row-storage': rowStorage,
   '0011-remembered-rows': rememberedRows,
   '0012-filtered-logs': filteredLogs,
+  '0013-queued-jobs': queuedJobs,
 };
