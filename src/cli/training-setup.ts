@@ -109,6 +109,7 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
     artifacts: new ArtifactRepository(db),
   };
   // Only now: nothing is being written yet.
+  await repositories.models.finishRemovals();
   const swept = await blobs.sweep(await repositories.models.referencedBlobs());
   if (swept > 0) log.info({ swept }, 'removed what unfinished writes had left');
   const registry = new ModelRegistry();

@@ -2,6 +2,7 @@
 import { sql, type Kysely, type Transaction } from 'kysely';
 import { transition } from '../lifecycle.ts';
 import { upsertMetrics } from './log-repository.ts';
+import { finishRemovals, removeModel, type DeletedModel } from './model-removal.ts';
 import type { ModelsTable, Tables } from './tables.ts';
 
 export interface StoredModel {
@@ -27,16 +28,6 @@ export interface StoredCheckpoint {
   blobKey: string;
   bytes: number;
   createdAt: string;
-}
-
-export interface DeletedModel {
-  deletedCheckpoints: number;
-  /** Of their files. */
-  checkpointBytes: number;
-  /** Blobs that no row names any more. */
-  blobs: string[];
-  /** False where the answer is that of an earlier delete. */
-  first: boolean;
 }
 
 export interface Page {
@@ -81,30 +72,13 @@ export class ModelRepository {
   }
 
   /** Null: this entity has, and had, no such model. */
-  async remove(id: string, entity: string, at: string): Promise<DeletedModel | null> {
-    return this.#db.transaction().execute(async (trx) => {
-      const model = await trx
-        .selectFrom('models')
-        .select('id')
-        .where('id', '=', id)
-        .where('entity', '=', entity)
-        .executeTakeFirst();
-      if (model === undefined) return deletedBefore(trx, id, entity);
-      transition('model', 'active', 'delete');
-      const blobs = await blobsOfModel(trx, id);
-      const { checkpoints, bytes } = await trx
-        .selectFrom('checkpoints')
-        .select(({ fn }) => [
-          fn.countAll<number>().as('checkpoints'),
-          fn.coalesce(fn.sum<number>('bytes'), sql.lit(0)).as('bytes'),
-        ])
-        .where('model_id', '=', id)
-        .executeTakeFirstOrThrow();
-      const row = { id, entity, deleted_checkpoints: checkpoints, deleted_at: at };
-      await trx.insertInto('deleted_models').values(row).execute();
-      await trx.deleteFrom('models').where('id', '=', id).execute();
-      return { deletedCheckpoints: checkpoints, checkpointBytes: bytes, blobs, first: true };
-    });
+  remove(id: string, entity: string, at: string): Promise<DeletedModel | null> {
+    return removeModel(this.#db, id, entity, at);
+  }
+
+  /** Of models that were being deleted when the server ended. Call before anything reads models. */
+  finishRemovals(): Promise<void> {
+    return finishRemovals(this.#db);
   }
 
   async checkpointPage(modelId: string, page: Page): Promise<StoredCheckpoint[]> {
@@ -288,29 +262,6 @@ async function toldMetrics(
     .orderBy('sequence')
     .execute();
   return Object.fromEntries(rows.flatMap(({ data }) => Object.entries(JSON.parse(data) as Record<string, number>)));
-}
-
-async function deletedBefore(trx: Transaction<Tables>, id: string, entity: string): Promise<DeletedModel | null> {
-  const row = await trx
-    .selectFrom('deleted_models')
-    .select('deleted_checkpoints')
-    .where('id', '=', id)
-    .where('entity', '=', entity)
-    .executeTakeFirst();
-  if (row === undefined) return null;
-  return { deletedCheckpoints: row.deleted_checkpoints, checkpointBytes: 0, blobs: [], first: false };
-}
-
-async function blobsOfModel(trx: Transaction<Tables>, id: string): Promise<string[]> {
-  const checkpoints = await trx.selectFrom('checkpoints').select('blob_key').where('model_id', '=', id).execute();
-  const logs = await trx.selectFrom('trajectory_logs').select('blob_key').where('model_id', '=', id).execute();
-  const jobs = await trx.selectFrom('jobs').select(['input_key', 'snapshot_key']).where('model_id', '=', id).execute();
-  const keys = [
-    ...checkpoints.map((row) => row.blob_key),
-    ...logs.map((row) => row.blob_key),
-    ...jobs.flatMap((row) => [row.input_key, row.snapshot_key]),
-  ];
-  return keys.filter((key) => key !== null);
 }
 
 function toRow(model: StoredModel): ModelsTable {

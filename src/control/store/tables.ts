@@ -42,6 +42,11 @@ export interface DeletedModelsTable {
   deleted_at: string;
 }
 
+export interface LeavingModelsTable {
+  model_id: string;
+  deleted_at: string;
+}
+
 export interface CheckpointsTable {
   id: string;
   model_id: string;
@@ -213,6 +218,7 @@ export interface Tables {
   api_keys: ApiKeysTable;
   models: ModelsTable;
   deleted_models: DeletedModelsTable;
+  leaving_models: LeavingModelsTable;
   checkpoints: CheckpointsTable;
   deleted_checkpoints: DeletedCheckpointsTable;
   jobs: JobsTable;

@@ -232,6 +232,6 @@ async function forget({ db }: Database): Promise<void> {
   for (const index of ['open_artifacts', 'present_artifacts', ...filtered, 'queued_jobs'])
     await db.schema.dropIndex(index).execute();
   await db.schema.alterTable('artifacts').dropColumn('same_as').execute();
-  for (const table of ['responses', 'response_totals']) await db.schema.dropTable(table).execute();
+  for (const table of ['leaving_models', 'responses', 'response_totals']) await db.schema.dropTable(table).execute();
   await sql`delete from kysely_migration where name >= ${name}`.execute(db);
 }

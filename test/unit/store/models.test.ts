@@ -3,12 +3,14 @@ import { randomUUID } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { sql } from 'kysely';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { ArtifactRepository } from '../../../src/control/store/artifact-repository.ts';
 import { Database } from '../../../src/control/store/database.ts';
 import { JobRepository } from '../../../src/control/store/job-repository.ts';
 import { LogRepository, TooManyMetricsError } from '../../../src/control/store/log-repository.ts';
 import { ModelRepository } from '../../../src/control/store/model-repository.ts';
+import { storedBytes } from './row-bytes.ts';
 
 const AT = '2026-01-01T00:00:00.000Z';
 const LATER = '2026-01-02T00:00:00.000Z';
@@ -240,4 +242,61 @@ test('a checkpoint takes 2,000 metrics and no more; what would bring more is not
   expect([Object.keys(metrics ?? {}).length, metrics?.['m0'], metrics?.['m1999']]).toEqual([2000, 5, 1999]);
   expect((await logs.page(model, null, 9, { split: null, step: null }))?.rows).toHaveLength(2);
   expect((await logs.history(model, null, 9))?.rows).toHaveLength(2);
+});
+
+/** Rows of a run as a long one has them, behind the API's back. */
+async function addRun(modelId: string, rows: number): Promise<void> {
+  const job = await addJob(modelId);
+  const numbers = sql`with recursive numbers(n) as (select 1 union all select n + 1 from numbers where n < ${rows})`;
+  await sql`${numbers} insert into job_events (job_id, sequence, key, id, type, data, created_at)
+    select ${job}, n, 'k' || n, ${job} || n, 'training_metrics', '{"é":' || n || '}', ${AT} from numbers`.execute(
+    database.db,
+  );
+  await sql`${numbers} insert into run_history (id, model_id, step, key, data, created_at)
+    select ${job} || n, ${modelId}, n, 'k' || n, '{"loss":' || n || '}', ${AT} from numbers`.execute(database.db);
+}
+
+async function countedBytes(): Promise<number | undefined> {
+  const row = await database.db
+    .selectFrom('entity_storage')
+    .select('bytes')
+    .where('entity', '=', 'e')
+    .executeTakeFirst();
+  return row?.bytes;
+}
+
+test('a model with a long run goes piece by piece: others are answered meanwhile', async () => {
+  const [long, other] = [await addModel(), await addModel()];
+  await addRun(long, 5000);
+  await addRun(other, 10);
+  let answers = 0;
+  const removed = models.remove(long, 'e', LATER).then((gone) => ({ gone, answers }));
+  for (let left = 20; left > 0; left--) {
+    expect(await models.find(other)).not.toBeNull();
+    answers++;
+  }
+  const { gone, answers: meanwhile } = await removed;
+  expect(gone).toMatchObject({ deletedCheckpoints: 1, first: true });
+  expect(meanwhile).toBeGreaterThanOrEqual(5);
+  expect(await models.find(long)).toBeNull();
+  expect(await countedBytes()).toBe((await storedBytes(database.db)).get('e'));
+  expect(await models.remove(long, 'e', LATER)).toMatchObject({ deletedCheckpoints: 1, first: false });
+});
+
+test('a removal that the server did not live to end goes on at the next start, and no other', async () => {
+  const [long, other] = [await addModel(), await addModel()];
+  await addRun(long, 5000);
+  await addRun(other, 3000);
+  expect(await models.remove(long, 'somebody else', LATER)).toBeNull();
+  const cut = models.remove(long, 'e', LATER).catch(() => 'cut off');
+  for (let left = 3; left > 0; left--) await models.find(other);
+  await database.close();
+  expect(await cut).toBe('cut off');
+  database = await Database.open(directory);
+  models = new ModelRepository(database.db);
+  expect(await models.find(long)).not.toBeNull();
+  await models.finishRemovals();
+  expect((await models.all()).models.map(({ id }) => id)).toEqual([other]);
+  expect(await countedBytes()).toBe((await storedBytes(database.db)).get('e'));
+  expect(await models.remove(long, 'e', AT)).toMatchObject({ deletedCheckpoints: 1, first: false });
 });

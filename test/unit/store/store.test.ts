@@ -38,6 +38,7 @@ const TABLES = [
   'job_events',
   'job_references',
   'jobs',
+  'leaving_models',
   'models',
   'response_totals',
   'responses',

@@ -13,6 +13,7 @@ import { rowStorage } from './0010-row-storage.ts';
 import { rememberedRows } from './0011-remembered-rows.ts';
 import { filteredLogs } from './0012-filtered-logs.ts';
 import { queuedJobs } from './0013-queued-jobs.ts';
+import { leavingModels } from './0014-leaving-models.ts';
 
 export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0001-entities-and-keys': entitiesAndKeys,
@@ -28,4 +29,5 @@ export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0011-remembered-rows': rememberedRows,
   '0012-filtered-logs': filteredLogs,
   '0013-queued-jobs': queuedJobs,
+  '0014-leaving-models': leavingModels,
 };
