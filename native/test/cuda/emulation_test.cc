@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "cuda/common/arrivals.h"
 #include "cuda/common/early_launch.h"
@@ -88,6 +90,54 @@ TEST(emulated_launches_run_beside_the_one_before) {
     GPU_LAUNCH_EARLY(copy_beside, one, one, 0, stream, x, to);
   });
   CHECK(before_inputs > 0);
+}
+
+// Some threads wait for the inputs, others for those.
+__global__ void add_one(int* x) {
+  if (threadIdx.x < 32) cuda::wait_for_inputs();
+  __syncthreads();
+  cuda::wait_for_inputs();
+  x[threadIdx.x] += 1;
+}
+constexpr int kAdding = 64;
+void launch_add_one(cudaStream_t stream, int* x) { GPU_LAUNCH_EARLY(add_one, dim3(1), dim3(kAdding), 0, stream, x); }
+
+TEST(emulated_blocks_that_began_early_go_on_in_another_thread) {
+  for (int i = 0; i < 16; ++i) {
+    std::vector<int> x(kAdding);
+    cuda::Stream stream;
+    cuda::Event event;
+    for (int k = 0; k < 4; ++k) launch_add_one(stream.get(), x.data());
+    event.record(stream);
+    event.passed();  // runs the first, with the beginning of those behind it
+    std::thread([&] { stream.wait(); }).join();
+    CHECK(x == std::vector<int>(kAdding, 4));
+    stream.wait();
+  }
+}
+
+TEST(emulated_streams_are_of_all_threads) {
+  constexpr int kLaunches = 400;
+  std::vector<int> x(kAdding);
+  cuda::Stream stream, beside;
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    while (!over) stream.wait();
+  });
+  for (int k = 0; k < kLaunches; ++k) {
+    cuda::Event sent, event;
+    beside.clear(x.data() + kAdding - 1, 0);
+    sent.record(beside);
+    stream.follow(sent);
+    launch_add_one(stream.get(), x.data());
+    event.record(stream);
+    while (k % 4 == 0 && !event.passed()) {
+    }
+  }
+  stream.wait();
+  over = true;
+  other.join();
+  CHECK(x == std::vector<int>(kAdding, kLaunches));
 }
 
 // The fault that this is.

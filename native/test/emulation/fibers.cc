@@ -19,24 +19,27 @@ extern "C" void tandem_fiber_switch(void** save, void* load);
 namespace tandem::gpu_emulation {
 
 #if defined(__SANITIZE_ADDRESS__)
-static thread_local const void* main_stack = nullptr;
-static thread_local size_t main_stack_size = 0;
-static void switch_stacks(void** save, void* load, const void* stack, size_t size, bool dying) {
+// Each time from a thread of the host, which need not be the one before.
+static void arrived(void* fake = nullptr) { __sanitizer_finish_switch_fiber(fake, &block().main_stack, &block().main_stack_size); }
+void to_fiber(Block& b, Fiber& f) {
   void* fake = nullptr;
-  __sanitizer_start_switch_fiber(dying ? nullptr : &fake, stack, size);
-  tandem_fiber_switch(save, load);
+  __sanitizer_start_switch_fiber(&fake, f.stack->memory, kStack);
+  tandem_fiber_switch(&b.main_stack_pointer, f.stack->pointer);
   __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
 }
-void to_fiber(Fiber& f) { switch_stacks(&block().main_stack_pointer, f.stack->pointer, f.stack->memory, kStack, false); }
-void to_main(Fiber& f, bool dying) { switch_stacks(&f.stack->pointer, block().main_stack_pointer, main_stack, main_stack_size, dying); }
-static void arrived() { __sanitizer_finish_switch_fiber(nullptr, &main_stack, &main_stack_size); }
+void to_main(Block& b, Fiber& f, bool dying) {
+  void* fake = nullptr;
+  __sanitizer_start_switch_fiber(dying ? nullptr : &fake, b.main_stack, b.main_stack_size);
+  tandem_fiber_switch(&f.stack->pointer, b.main_stack_pointer);
+  arrived(fake);
+}
 // The frames of a fiber that was left where it stood never returned: their marks are still there.
 static void forget_frames(const unsigned char* stack) { __asan_unpoison_memory_region(stack, kStack); }
 void forbid(const unsigned char* memory, size_t bytes) { __asan_poison_memory_region(memory, bytes); }
 void permit(const unsigned char* memory, size_t bytes) { __asan_unpoison_memory_region(memory, bytes); }
 #else
-void to_fiber(Fiber& f) { tandem_fiber_switch(&block().main_stack_pointer, f.stack->pointer); }
-void to_main(Fiber& f, bool) { tandem_fiber_switch(&f.stack->pointer, block().main_stack_pointer); }
+void to_fiber(Block& b, Fiber& f) { tandem_fiber_switch(&b.main_stack_pointer, f.stack->pointer); }
+void to_main(Block& b, Fiber& f, bool) { tandem_fiber_switch(&f.stack->pointer, b.main_stack_pointer); }
 static void arrived() {}
 static void forget_frames(const unsigned char*) {}
 void forbid(const unsigned char*, size_t) {}
@@ -50,9 +53,9 @@ static void fiber_entry() {
     Fiber& f = fiber();
     f.done = true;
     f.stack->resting = true;
-    to_main(f, false);
+    to_main(block(), f, false);
   }
-  to_main(fiber(), true);
+  to_main(block(), fiber(), true);
   std::abort();  // a fiber that ended is never resumed
 }
 
@@ -79,7 +82,7 @@ Stack::~Stack() {
     Block b;
     b.fibers.resize(1);
     b.fibers[0].stack = this;
-    run_within(b, [&] { to_fiber(b.fibers[0]); });
+    run_within(b, [&] { to_fiber(b, b.fibers[0]); });
   }
   std::free(memory);
 }

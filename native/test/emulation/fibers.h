@@ -20,8 +20,8 @@ struct Stack {
 
 // A fiber for that thread of the kernel; it runs on until it waits or ends: from the block's thread to it, and back.
 void start(Fiber& f, Stack& stack, dim3 thread);
-void to_fiber(Fiber& f);
-void to_main(Fiber& f, bool dying);
+void to_fiber(Block& b, Fiber& f);
+void to_main(Block& b, Fiber& f, bool dying);
 
 // Of memory that no thread may touch, where the address sanitizer sees to it.
 void forbid(const unsigned char* memory, size_t bytes);

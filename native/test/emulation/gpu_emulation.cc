@@ -31,8 +31,6 @@ constexpr size_t kMostVariables = 48 << 10, kSharedGap = 64;
 
 // As programs of tests say, test by test; the addon says nothing, and would take long.
 std::atomic<bool> watching{std::getenv("TANDEM_WATCH_ENGINES") != nullptr};
-thread_local uint32_t launches = 0;  // run by this thread
-thread_local LaunchOverlaps overlaps;
 
 // Of orders that are always the same. The standard library's took longer than what they order: every warp that goes on draws one.
 class Dice {
@@ -74,7 +72,7 @@ bool run_warp(Block& b, std::vector<int>& order, int begin, int end, int straggl
       if (thread != straggler && f.wait != Wait::kNone) look_again(b, thread);
       if (thread != straggler && f.wait == Wait::kNone) {
         b.current = thread;
-        to_fiber(f);
+        to_fiber(b, f);
         moved = true;
       }
       going += !f.done;
@@ -161,15 +159,23 @@ size_t padded(size_t bytes) { return (bytes + kSharedGap - 1) / kSharedGap * kSh
 
 }  // namespace
 
-Block& block() { return *current_block; }
+// A fiber that has waited may go on in another thread of the host, where current_block lies elsewhere, and compilers take a variable to stay where it
+// is while a function runs. So it is read in one of its own, whose result holds for one call.
+[[gnu::noinline]] Block& block() {
+  asm volatile("" ::: "memory");
+  return *current_block;
+}
+// No fiber waits in who asks.
 Block* running_block() { return watching ? current_block : nullptr; }
 void watch_accesses(bool on) { watching = on; }
-int lane() { return current_block->current % 32; }
-Fiber& fiber() { return current_block->fibers[size_t(current_block->current)]; }
+
+static Fiber& running(Block& b) { return b.fibers[size_t(b.current)]; }
+int lane() { return block().current % 32; }
+Fiber& fiber() { return running(block()); }
 dim3 thread_index() { return fiber().thread; }
-dim3 block_index() { return current_block->index; }
-dim3 block_size() { return current_block->size; }
-dim3 grid_size() { return current_block->grid; }
+dim3 block_index() { return block().index; }
+dim3 block_size() { return block().size; }
+dim3 grid_size() { return block().grid; }
 
 // Of a block on a device: what it asks for begins at a multiple of 1,024 bytes (GPU_SHARED_BYTES), behind its variables.
 size_t shared_on_device(const Block& b) {
@@ -196,24 +202,25 @@ unsigned char* shared_variable(const void* key, size_t bytes) {
   return at;
 }
 
-void wait(Wait kind) {
-  Fiber& f = fiber();
+static void wait(Block& b, Wait kind) {
+  Fiber& f = running(b);
   f.wait = kind;
-  to_main(f, false);
+  to_main(b, f, false);
 }
+void wait(Wait kind) { wait(block(), kind); }
 
 // It shows by turns: where it does so next, nobody still looks, so that they need not meet again.
 void show(const void* value, size_t bytes) {
   Block& b = block();
-  std::memcpy(b.lanes[size_t(b.current)].bytes[++fiber().shown % 2], value, bytes);
-  wait(Wait::kShow);
+  std::memcpy(b.lanes[size_t(b.current)].bytes[++running(b).shown % 2], value, bytes);
+  wait(b, Wait::kShow);
 }
 
 void see(int lane, void* to, size_t bytes) {
-  const Block& b = block();
+  Block& b = block();
   const int at = b.current / 32 * 32 + lane;
   const Shown& shown = b.lanes[size_t(at < int(b.fibers.size()) ? at : b.current)];
-  std::memcpy(to, shown.bytes[fiber().shown % 2], bytes);
+  std::memcpy(to, shown.bytes[running(b).shown % 2], bytes);
 }
 
 void run_within(Block& block, const std::function<void()>& body) {
@@ -224,11 +231,11 @@ void run_within(Block& block, const std::function<void()>& body) {
 int vote_any(bool own) {
   Block& b = block();
   if (own) b.votes = 1;
-  wait(Wait::kBlock);
+  wait(b, Wait::kBlock);
   const int all = b.votes;
-  wait(Wait::kBlock);
+  wait(b, Wait::kBlock);
   b.votes = 0;
-  wait(Wait::kBlock);
+  wait(b, Wait::kBlock);
   return all;
 }
 
@@ -337,10 +344,10 @@ std::shared_ptr<Begun> begin(const Launch& launch) {
   return begun;
 }
 
-void end_launches(Ahead& ahead) { ahead.running = ahead.unseen = launches + 1; }
+void end_launches(Ahead& ahead) { ahead.running = ahead.unseen = ahead.launches + 1; }
 
 void run(const Launch& launch, Ahead& ahead, Begun* begun) {
-  const uint32_t number = ++launches;
+  const uint32_t number = ++ahead.launches;
   if (!launch.early) ahead.running = ahead.unseen = number;
   std::vector<unsigned> numbers(blocks_of(launch));
   std::iota(numbers.begin(), numbers.end(), 0);
@@ -411,10 +418,10 @@ bool Block::is_global(const void* p) const {
 }
 
 void touch_global(Block& b, const void* p, size_t bytes, bool writes, const void* where) {
-  if (!b.ahead.counts || !b.inputs_there || !b.is_global(p)) return;
+  if (b.ahead.overlaps == nullptr || !b.inputs_there || !b.is_global(p)) return;
   const Fiber& f = b.fibers[size_t(b.current)];
-  const uint32_t oldest = f.waited ? launches : f.beside ? b.ahead.running : b.ahead.unseen;
-  if (!overlaps.touch(p, bytes, writes, launches, oldest) || !b.fault.empty()) return;
+  const uint32_t own = b.ahead.launches, oldest = f.waited ? own : f.beside ? b.ahead.running : b.ahead.unseen;
+  if (!b.ahead.overlaps->touch(p, bytes, writes, own, oldest) || !b.fault.empty()) return;
   b.fault = "a thread that has not waited " + std::string(writes ? "writes" : "reads") + " at " + place_in_program(where) +
             " what a kernel ahead of it uses";
 }

@@ -6,12 +6,14 @@
 // and launch_overlaps.h see. It says nothing of speed, bank conflicts or fences, but for those of Hopper (hopper_emulation.h).
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -164,6 +166,8 @@ struct Block {
   Ahead ahead;                        // of the kernel
   int votes = 0;                      // of __syncthreads_or
   SharedRaces* races = nullptr;
+  const void* main_stack = nullptr;  // that main_stack_pointer is on, as the address sanitizer knows it
+  size_t main_stack_size = 0;
 
   bool holds(const void* p) const { return size_t(static_cast<const unsigned char*>(p) - shared) < room; }
   // Whether it is the device's memory.
@@ -208,7 +212,8 @@ struct Work {
 
 // What a stream was told to do and has not done. Each time that it has done all of it and was waited for, it decides anew to do what comes
 // at once, or not before somebody waits: one of the two shows what reads another stream's work too early, or writes before another stream
-// has read. Early launches begin where they wait behind another.
+// has read. Early launches begin where they wait behind another. Several threads of the host may use it, as they may a stream of CUDA's: its work is
+// run by whoever waits, one piece at a time, so a block that began on one thread may end on another.
 class Queue {
  public:
   Queue();
@@ -216,7 +221,7 @@ class Queue {
   ~Queue();
   void add(Work work);
   void add(std::function<void()> work) { add(Work{std::move(work)}); }
-  int64_t end() const { return done_ + int64_t(waiting_.size()); }
+  int64_t end() const;
   // Throws what the work throws.
   void run_to(int64_t end);
   // Whether it has come there; if not, it goes on by one piece.
@@ -226,13 +231,16 @@ class Queue {
   void run_next();
   void begin_early();
 
-  std::deque<Work> waiting_;
-  int64_t done_ = 0;
+  using Turn = std::lock_guard<std::recursive_mutex>;  // a stream may be told to follow itself
+  mutable std::recursive_mutex turn_;
+  std::deque<Work> waiting_;  // and what runs
+  std::atomic<int64_t> done_{0};
   bool at_once_;
+  LaunchOverlaps overlaps_;
   Ahead ahead_;
 };
 
-// What this thread's streams were told to do and have not done.
+// What all streams were told to do and have not done.
 int64_t undone();
 
 // Runs it in the stream's turn (null: now), or takes it down while record() runs. Throws std::runtime_error for more shared memory than the

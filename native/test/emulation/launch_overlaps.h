@@ -9,10 +9,13 @@
 
 namespace tandem::gpu_emulation {
 
-// Of launches in the order in which this thread runs them, from which on some may still run, or are not yet seen by who has not waited.
+class LaunchOverlaps;
+
+// Of a stream's launches, numbered in their order, those from which on some may still run, or are not yet seen by who has not waited.
 struct Ahead {
+  uint32_t launches = 0;  // run so far
   uint32_t running = 0, unseen = 0;
-  bool counts = false;  // there are others, on a stream
+  LaunchOverlaps* overlaps = nullptr;  // the stream's; null: the launch is on none, and no other runs beside it
 };
 
 class LaunchOverlaps {
