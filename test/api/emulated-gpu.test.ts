@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { goldenRequest, STARTER, starterGoldens } from '../fixtures/starter.ts';
+import { writeRandomModel } from '../fixtures/tiny-model.ts';
 import { json } from './preview.ts';
 import { ApiServer, readEvents } from './server.ts';
 import { createModel, ended, expectWhole, job, sample } from './training-jobs.ts';
@@ -24,6 +25,8 @@ interface Answer {
     token_ids: number[];
     logprobs: { content: { logprob: number }[] };
   }[];
+  usage: { prompt_tokens: number; prompt_tokens_details: { cached_tokens: number } };
+  kv_transfer_params: { remote_host: string; remote_port: number } | null;
 }
 
 /** The server as it is, but for the addon. */
@@ -36,21 +39,40 @@ function copyOfServer(folder: string): string {
   return join(folder, 'dist', 'cli', 'main.js');
 }
 
+/** A stream of which something has come; the function leaves it, and says whether it went on until then. */
+async function endlessStream(server: ApiServer): Promise<() => Promise<boolean>> {
+  const leave = new AbortController();
+  const messages = [{ role: 'user', content: 'Tell me more.' }];
+  const body = { messages, max_tokens: 1500, ignore_eos: true, stream: true };
+  const response = await server.post(CHAT, body, { signal: leave.signal });
+  const reader = response.body!.getReader();
+  await reader.read();
+  const over = (async () => {
+    while (!(await reader.read()).done);
+    return false;
+  })().catch(() => leave.signal.aborted);
+  return () => {
+    leave.abort();
+    return over;
+  };
+}
+
 describe.skipIf(!existsSync(ADDON))('a server on an emulated GPU', () => {
   const folder = mkdtempSync(join(tmpdir(), 'tandem-emulated-'));
+  const memory = ['--kv-cache-memory', '64M', '--max-adapter-memory', '64M', '--training-memory', '256M'];
+  let main: string;
   let server: ApiServer;
   beforeAll(async () => {
-    const memory = ['--kv-cache-memory', '64M', '--max-adapter-memory', '64M', '--training-memory', '256M'];
-    const flags = ['--model', STARTER, '--device', 'cuda', ...memory];
-    server = await ApiServer.start({ main: copyOfServer(folder), flags });
+    main = copyOfServer(folder);
+    server = await ApiServer.start({ main, flags: ['--model', STARTER, '--device', 'cuda', ...memory] });
   });
   afterAll(async () => {
     await server.stop();
     rmSync(folder, { recursive: true, force: true });
   });
 
-  async function ask(body: object): Promise<Answer> {
-    const response = await server.post(CHAT, { return_token_ids: true, ...body });
+  async function ask(body: object, of = server): Promise<Answer> {
+    const response = await of.post(CHAT, { return_token_ids: true, ...body });
     expect(response.status, await response.clone().text()).toBe(200);
     return (await response.json()) as Answer;
   }
@@ -66,7 +88,7 @@ describe.skipIf(!existsSync(ADDON))('a server on an emulated GPU', () => {
     async () => {
       const goldens = starterGoldens.slice(0, 3);
       const bodies = goldens.map((golden) => ({ ...goldenRequest(golden), max_tokens: 8, logprobs: true }));
-      const together = await Promise.all(bodies.map(ask));
+      const together = await Promise.all(bodies.map((body) => ask(body)));
       for (const [i, golden] of goldens.entries()) {
         const [choice] = together[i]!.choices;
         expect(choice!.token_ids).toEqual(golden.output_ids.slice(0, 8));
@@ -109,6 +131,42 @@ describe.skipIf(!existsSync(ADDON))('a server on an emulated GPU', () => {
         expect(Number.isInteger(person.age)).toBe(true);
       }
       expect((await ask(body)).choices).toEqual(choices);
+    },
+    TIMEOUT_MS,
+  );
+
+  test(
+    'KV blocks go to another server beside streams on both, and give the same bits',
+    async () => {
+      const model = join(folder, 'tiny');
+      const heads = { num_attention_heads: 2, num_key_value_heads: 1, head_dim: 32 };
+      writeRandomModel(model, { hidden_size: 64, intermediate_size: 128, num_hidden_layers: 1, ...heads });
+      const flags = ['--model', model, '--device', 'cuda', ...memory, '--kv-secret', 'shared-by-the-peers'];
+      const prefiller = await ApiServer.start({ main, flags: [...flags, '--kv-port', '0'] });
+      const servers = [prefiller];
+      try {
+        const body = (topic: string) => ({
+          messages: [{ role: 'user', content: `${topic}. `.repeat(8) }],
+          ...{ temperature: 1, seed: 3, max_tokens: 4, logprobs: true },
+        });
+        const first = { max_tokens: 1, kv_transfer_params: { do_remote_decode: true, do_remote_prefill: false } };
+        const handle = async (asked: object) => (await ask({ ...asked, ...first }, prefiller)).kv_transfer_params;
+        const { remote_host: host, remote_port: port } = (await handle(body('A port')))!;
+        const decoder = await ApiServer.start({ main, flags: [...flags, '--kv-peers', `${host}:${port}`] });
+        servers.push(decoder);
+        const streams = await Promise.all(servers.map(endlessStream));
+        const bodies = ['A cold lake', 'A long walk', 'A red bird', 'A tall tree'].map(body);
+        const pulled = await Promise.all(
+          bodies.map(async (asked) => ask({ ...asked, kv_transfer_params: await handle(asked) }, decoder)),
+        );
+        for (const leave of streams) expect(await leave()).toBe(true);
+        for (const [i, { choices, usage }] of pulled.entries()) {
+          expect(usage.prompt_tokens_details.cached_tokens).toBe(Math.floor(usage.prompt_tokens / 16) * 16);
+          expect(choices).toEqual((await ask({ ...bodies[i], cache_salt: 'alone' }, prefiller)).choices);
+        }
+      } finally {
+        for (const started of servers) await started.stop();
+      }
     },
     TIMEOUT_MS,
   );
