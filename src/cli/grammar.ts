@@ -1,5 +1,6 @@
 /** `tandem grammar check`: which schemas compile, and whether their instances are read rightly. */
 import { createReadStream } from 'node:fs';
+import { stat } from 'node:fs/promises';
 import { createInterface } from 'node:readline';
 import type { Command } from 'commander';
 import { loadNative } from '../control/engine/native.ts';
@@ -40,6 +41,7 @@ export function addGrammarCommand(program: Command, print: Print): void {
 
 async function checkFile(file: string, options: CheckOptions, print: Print): Promise<void> {
   if (options.mode !== 'accept' && options.mode !== 'generate') throw new Error('--mode must be accept or generate.');
+  if ((await stat(file)).isDirectory()) throw new Error(`${file} is a directory: name a JSONL file.`);
   const checker = await createChecker(options);
   const summary = new Summary();
   let line = 0;

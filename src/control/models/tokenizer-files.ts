@@ -50,7 +50,7 @@ export interface TokenizerFiles {
 /** `vocabSize`: rows of the embedding; a token without a row is refused. */
 export async function readTokenizerFiles(directory: string, vocabSize: number): Promise<TokenizerFiles> {
   const stored = await readModelJson(directory, TOKENIZER_FILE, MAX_TOKENIZER_BYTES);
-  if (!stored) throw new ModelError(TOKENIZER_FILE, 'is missing.');
+  if (!stored) throw new ModelError(TOKENIZER_FILE, `is missing in ${directory}.`);
   const roles = await readModelJson(directory, ROLES_FILE, MAX_CONFIG_BYTES);
   const config = { ...roles, ...(await readModelJson(directory, TOKENIZER_CONFIG_FILE, MAX_CONFIG_BYTES)) };
   const later = await readModelJson(directory, LATER_TOKENS_FILE, MAX_CONFIG_BYTES);

@@ -151,6 +151,7 @@ describe('a model directory', () => {
       () => join(withPointer('model.gguf'), 'model.gguf'),
       'model.gguf: is a Git LFS pointer',
     ],
+    ['no tokenizer', withoutTokenizer, 'tokenizer.json: is missing in /'],
     ['no weights', () => writeModel({ tensors: null }), 'model.safetensors: is missing'],
     ['a missing tensor', () => writeModel({ tensors: [...shapes()].slice(1) }), 'embed_tokens'],
     [
@@ -178,6 +179,12 @@ describe('a model directory', () => {
     expect(await refusal(make())).toContain(named);
   });
 });
+
+function withoutTokenizer(): string {
+  const directory = writeModel();
+  unlinkSync(join(directory, 'tokenizer.json'));
+  return directory;
+}
 
 function withPointer(name: string): string {
   const directory = writeModel();
