@@ -90,6 +90,21 @@ describe('ProgramCache', () => {
     expect(cache.find('new', 'a')).not.toBeNull();
     expect(tenants.map((tenant) => cache.bytesOf(tenant))).toEqual(tenants.map(() => 0));
   });
+
+  it('measures a few entries per addition however many tenants it knows, all of them in turns', () => {
+    const cache = new ProgramCache(5000, 1_000_000);
+    let measured = 0;
+    let held = 100;
+    const counted = () => ({ micros: 1, heldBytes: () => (measured++, held), constrain });
+    for (let at = 0; at < 500; at++) cache.add(`t${at}`, 'a', counted());
+    expect(measured).toBeLessThan(4 * 500);
+    // Masks were made meanwhile: nobody uses these entries, and still they are counted.
+    held = 3000;
+    for (let at = 0; at < 1000; at++) cache.add('u', 'a', program(100));
+    const all = Array.from({ length: 500 }, (_, at) => cache.bytesOf(`t${at}`)).reduce((sum, bytes) => sum + bytes, 0);
+    expect(all).toBeGreaterThan(500_000);
+    expect(all).toBeLessThanOrEqual(1_000_000);
+  });
 });
 
 describe('Grammars', () => {
