@@ -3,7 +3,7 @@
  * under sanitizers; the last line sums them all.
  * Arguments go to vitest and leave the rest out: `npm test -- test/unit/scheduler`.
  */
-import { checks, runCheck } from './lib/checks.mjs';
+import { runChecks } from './lib/checks.mjs';
 import { plainTests, sanitizedTests } from './lib/native-tests.mjs';
 import { vitestTests } from './lib/vitest.mjs';
 
@@ -30,7 +30,7 @@ if (args.length > 0) {
   add(await vitestTests(args));
 } else {
   console.log('Checks');
-  for (const check of checks()) total[runCheck(check)]++;
+  add(await runChecks());
   console.log('Native');
   addNative(await plainTests());
   const sanitized = sanitizedTests();

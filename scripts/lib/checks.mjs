@@ -1,8 +1,9 @@
-/** The checks of form: each a name and a command; used by `npm run lint` and by `npm test`. */
+/** The checks of form: each a name and a command, which change nothing; used by `npm run lint` and by `npm test`. */
 import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
-import { fromRoot, root } from './paths.mjs';
+import { fromRoot } from './paths.mjs';
+import { outputOf } from './step.mjs';
 import { tscCommand } from './typescript.mjs';
 
 const NATIVE_SOURCE = /\.(cc|cpp|h|hpp|cu|cuh)$/;
@@ -32,7 +33,7 @@ export function hasClangFormat() {
   return new RegExp(`version ${CLANG_FORMAT_VERSION}\\.`).test(stdout ?? '');
 }
 
-export function checks() {
+function checks() {
   const list = [
     { name: 'format (prettier)', command: bin('prettier'), args: ['--check', '--log-level', 'warn', '.'] },
     { name: 'types of src', command: tscCommand()[0], args: [...tscCommand()[1], '--noEmit', '-p', 'tsconfig.json'] },
@@ -56,15 +57,25 @@ export function checks() {
   return list;
 }
 
-/** Runs one check with its output shown only when it fails: 'passed', 'failed' or 'skipped'. */
-export function runCheck({ name, command, args, skipped }) {
+/** Runs the checks, two at a time, with the output of those that fail: how many passed, failed and were skipped. */
+export async function runChecks() {
+  const counts = { passed: 0, failed: 0, skipped: 0 };
+  const waiting = checks();
+  const runWaiting = async () => {
+    for (let check = waiting.shift(); check; check = waiting.shift()) counts[await runCheck(check)]++;
+  };
+  await Promise.all([runWaiting(), runWaiting()]);
+  return counts;
+}
+
+async function runCheck({ name, command, args, skipped }) {
   if (skipped) {
     console.log(`  skipped  ${name}: ${skipped}`);
     return 'skipped';
   }
-  const result = spawnSync(command, args, { cwd: root, encoding: 'utf8', maxBuffer: 64 << 20 });
-  const outcome = result.status === 0 ? 'passed' : 'failed';
+  const { output, code } = await outputOf(command, args);
+  const outcome = code === 0 ? 'passed' : 'failed';
   console.log(`  ${outcome}  ${name}`);
-  if (outcome === 'failed') console.log(`${result.stdout ?? ''}${result.stderr ?? ''}${result.error?.message ?? ''}`);
+  if (outcome === 'failed') console.log(output);
   return outcome;
 }

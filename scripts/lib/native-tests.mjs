@@ -1,9 +1,8 @@
 /** The native tests: CMake builds without Node, run by ctest; once as shipped, once under sanitizers. They print nothing themselves. */
-import { spawn } from 'node:child_process';
-import { availableParallelism, constants, setPriority } from 'node:os';
+import { availableParallelism, constants } from 'node:os';
 import { withCuda } from './native.mjs';
 import { fromRoot, nativeBuild, root } from './paths.mjs';
-import { runQuietly } from './step.mjs';
+import { outputOf, runQuietly } from './step.mjs';
 
 // Where nvcc is, the tests and benchmarks for a device are built too, without a warning, and run where there is one (scripts/gpu-check).
 // The kernels themselves are the addon's, compiled for all targets; one is enough for the rest.
@@ -47,22 +46,6 @@ export function countCtest(output) {
     else counts.failed++;
   }
   return counts;
-}
-
-function outputOf(command, args, { env, priority }) {
-  return new Promise((resolve) => {
-    const child = spawn(command, args, {
-      cwd: root,
-      env: { ...process.env, ...env },
-      stdio: ['ignore', 'pipe', 'pipe'],
-    });
-    if (priority !== undefined && child.pid !== undefined) setPriority(child.pid, priority);
-    let output = '';
-    for (const stream of [child.stdout, child.stderr])
-      stream.setEncoding('utf8').on('data', (text) => (output += text));
-    child.on('error', (error) => resolve({ output: `${command} could not be started: ${error.message}`, code: 1 }));
-    child.on('close', (code) => resolve({ output, code: code ?? 1 }));
-  });
 }
 
 async function runCtest({ folder, ...options }) {

@@ -77,6 +77,23 @@ export function runQuietly(command, args, { env = {}, cwd = root, priority } = {
   });
 }
 
+/** What a command prints, and its exit code: 1 where it was killed or could not be started. `priority` as of os.setPriority. */
+export function outputOf(command, args, { env = {}, priority } = {}) {
+  return new Promise((resolve) => {
+    const child = spawn(command, args, {
+      cwd: root,
+      env: { ...process.env, ...env },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    if (priority !== undefined && child.pid !== undefined) setPriority(child.pid, priority);
+    let output = '';
+    for (const stream of [child.stdout, child.stderr])
+      stream.setEncoding('utf8').on('data', (text) => (output += text));
+    child.on('error', (error) => resolve({ output: `${command} could not be started: ${error.message}`, code: 1 }));
+    child.on('close', (code) => resolve({ output, code: code ?? 1 }));
+  });
+}
+
 /** The part of a build log that names the fault: from its first error on, at most 60 lines. */
 function tail(output) {
   const lines = output.trimEnd().split('\n');
