@@ -1,7 +1,7 @@
 /**
  * Deleting a model with all that is stored of it. A run's events and history may be hundreds of thousands of rows, and one transaction of them
- * all would keep everybody's requests from the database for seconds: these go piece by piece before the rest. What a server was at when it
- * ended goes on at its next start.
+ * all would keep everybody's requests from the database for seconds: these go piece by piece before the rest. What has begun cannot be
+ * taken back: where the server ended, or the disk was full, it goes on with the next delete or at the next start.
  */
 import { sql, type Kysely, type Transaction } from 'kysely';
 import { transition } from '../lifecycle.ts';
