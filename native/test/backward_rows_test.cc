@@ -13,7 +13,10 @@
 namespace tandem::test {
 namespace {
 
-const simd::BackwardKernels& backward() { return simd::backward_kernels_for(simd::selected_isa()); }
+const simd::BackwardKernels& backward() {
+  static const simd::BackwardKernels& selected = simd::backward_kernels_for(simd::selected_isa());
+  return selected;
+}
 
 const std::vector<int64_t> kSizes = {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100, 257};
 

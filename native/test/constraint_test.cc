@@ -36,7 +36,7 @@ std::shared_ptr<const Program> regex(const std::string& pattern) {
   return engine::make_program(compile_whole_regex(pattern, budget), vocabulary(), budget);
 }
 
-engine::Options options() {
+engine::Options masked_options() {
   engine::Options o = driven_options();
   o.max_batch_tokens = 128;
   o.max_model_len = 160;
@@ -101,7 +101,7 @@ std::vector<Job> jobs(int64_t most) {
 
 std::vector<Job> alone(const std::shared_ptr<model::Model>& model, std::vector<Job> all) {
   for (Job& j : all) {
-    Driver driver(model, options());
+    Driver driver(model, masked_options());
     driver.start(0, j);
     driver.run();
   }
@@ -115,7 +115,7 @@ TEST_ENGINE(constrained_outputs_stay_in_the_language_and_end_in_time) {
     for (int64_t most : {least, least + 1, least + 2, least + 5, least + 20}) {
       for (uint64_t seed = 1; seed <= 6; ++seed) {
         Job j = job(program, seed, most, seed == 1 ? 0 : 1.5);
-        Driver driver(model, options());
+        Driver driver(model, masked_options());
         driver.start(0, j);
         driver.run();
         check_language(j, "most " + std::to_string(most));
@@ -134,7 +134,7 @@ TEST_ENGINE(an_answer_that_is_whole_and_has_no_room_to_go_on_ends) {
   for (const char* pattern : {"([a-h]z{9})?", "x([a-h]z{9})?"}) {
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       Job j = job(regex(pattern), seed, 4, seed == 1 ? 0 : 1.5);
-      Driver driver(model, options());
+      Driver driver(model, masked_options());
       driver.start(0, j);
       driver.run();
       CHECK_EQ(text_of(j), std::string(pattern[0] == 'x' ? "x" : ""));
@@ -147,7 +147,7 @@ TEST_ENGINE(an_answer_that_is_whole_and_has_no_room_to_go_on_ends) {
 TEST_ENGINE(an_answer_whose_shortest_text_does_not_fit_is_cut) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   Job j = job(regex("[a-c]{30}"), 3, 8);
-  Driver driver(model, options());
+  Driver driver(model, masked_options());
   driver.start(0, j);
   driver.run();
   check_language(j, "cut");
@@ -168,7 +168,7 @@ TEST_ENGINE(a_shortest_text_of_few_tokens_and_many_bytes_is_reached) {
   CHECK_EQ(program->shortest.size(), size_t(50));
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     Job j = job(program, seed, 50);
-    Driver driver(model, options());
+    Driver driver(model, masked_options());
     driver.start(0, j);
     driver.run();
     CHECK_EQ(text_of(j), word);
@@ -179,11 +179,11 @@ TEST_ENGINE(a_shortest_text_of_few_tokens_and_many_bytes_is_reached) {
 TEST_ENGINE(constraints_change_no_bits_in_batches_and_after_preemption) {
   auto model = TinyModel().load(ops::Element::kF32, 2);
   std::vector<Job> truth = alone(model, jobs(24)), together = jobs(24), stopped = jobs(24);
-  Driver driver(model, options(), 7);
+  Driver driver(model, masked_options(), 7);
   driver.set_chunk(3);
   for (size_t i = 0; i < together.size(); ++i) driver.start(int64_t(together.size() - i), together[i]);
   driver.run();
-  Driver other(model, options(), 5);
+  Driver other(model, masked_options(), 5);
   for (size_t i = 0; i < stopped.size(); ++i) other.start(int64_t(i), stopped[i]);
   for (int step = 0; other.step(); ++step) {
     size_t victim = size_t(step) % stopped.size();
@@ -201,7 +201,7 @@ TEST_ENGINE(raw_log_probabilities_come_before_the_mask) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   Job free = job(nullptr, 4, 1), bound = job(regex("~+"), 4, 1);
   free.params.sampling.logprobs = bound.params.sampling.logprobs = 5;
-  Driver driver(model, options());
+  Driver driver(model, masked_options());
   driver.start(0, free);
   driver.start(1, bound);
   driver.run();
@@ -221,7 +221,7 @@ TEST_ENGINE(where_nothing_may_come_the_answer_ends) {
   all[3].params.stop_ids = {};
   all[3].params.sampling.allowed = {5};
   for (Job& j : all) {
-    Driver driver(model, options());
+    Driver driver(model, masked_options());
     driver.start(0, j);
     driver.run();
     CHECK(j.output.back().finish == Finish::kNoToken);
@@ -236,7 +236,7 @@ TEST_ENGINE(an_end_token_comes_only_where_the_text_may_end_and_not_before_min_to
     Job j = job(regex("[ab]{2,}"), seed, 30), held = j;
     for (Job* one : {&j, &held}) one->params.sampling.bias = {{kEnd, 100.0f}};
     held.params.min_tokens = 5;
-    Driver driver(model, options());
+    Driver driver(model, masked_options());
     driver.start(0, j);
     driver.start(1, held);
     driver.run();
@@ -322,7 +322,7 @@ TEST_ENGINE(jumped_tokens_are_scored_as_sampled_ones_in_any_chunks) {
   auto model = TinyModel().load(ops::Element::kF32, 2);
   std::vector<int32_t> prompt = {5, 9, 13, 21, 33}, forced = letters("abcdefg");
   auto run = [&](const std::vector<int64_t>& chunks, ops::LogprobMode mode) {
-    engine::Engine engine(model, options());
+    engine::Engine engine(model, masked_options());
     engine::Open open;
     open.slot = 0;
     open.prompt_length = int64_t(prompt.size());
@@ -369,7 +369,7 @@ TEST_ENGINE(jumped_tokens_are_scored_as_sampled_ones_in_any_chunks) {
     j.params.stop_ids = {};
     j.params.sampling.mode = mode;
     j.program = regex("abcdefg");
-    Driver driver(model, options());
+    Driver driver(model, masked_options());
     driver.start(0, j);
     driver.run();
     CHECK_EQ(text_of(j), std::string("abcdefg"));
@@ -379,7 +379,7 @@ TEST_ENGINE(jumped_tokens_are_scored_as_sampled_ones_in_any_chunks) {
 
 TEST_ENGINE(a_scored_token_needs_the_position_before_it) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
-  engine::Engine engine(model, options());
+  engine::Engine engine(model, masked_options());
   engine::Plan plan;
   plan.opens.resize(1);
   plan.opens[0].slot = 0;
@@ -395,7 +395,7 @@ TEST_ENGINE(a_scored_token_needs_the_position_before_it) {
 // The position before it was fed last, but by then nothing was to be scored behind it.
 TEST_ENGINE(a_token_behind_a_sampled_one_is_not_scored_from_an_earlier_position) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
-  engine::Engine engine(model, options());
+  engine::Engine engine(model, masked_options());
   const std::vector<int32_t> forced = letters("ab");
   engine::Plan plan;
   plan.opens.resize(1);
@@ -434,7 +434,7 @@ TEST_ONCE(a_client_that_left_is_not_searched_a_shortest_text_for) {
 
 TEST_ENGINE(a_vocabulary_that_is_too_small_is_refused) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
-  engine::Options more = options();
+  engine::Options more = masked_options();
   more.samplable_vocab = 101;
   if (model->spec.vocab_size < 101) return;
   Job j = job(regex("a"), 1, 3);

@@ -11,7 +11,7 @@ namespace {
 
 using engine::Plan;
 
-engine::Options options() {
+engine::Options planned_options() {
   engine::Options o;
   o.max_sequences = 3;
   o.max_batch_tokens = 40;
@@ -179,7 +179,7 @@ void check_same(const engine::StepResult& a, const engine::StepResult& b) {
 
 void check_faults(const std::vector<Fault>& faults) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
-  engine::Engine disturbed(model, options()), calm(model, options());
+  engine::Engine disturbed(model, planned_options()), calm(model, planned_options());
   check_same(disturbed.step(first_plan()), calm.step(first_plan()));
   for (const Fault& fault : faults) {
     Plan plan = second_plan();
@@ -197,7 +197,7 @@ TEST_ONCE(plans_with_bad_rows_change_nothing) { check_faults(row_faults()); }
 
 TEST_ONCE(plans_past_the_longest_context_are_refused) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
-  engine::Engine engine(model, options());
+  engine::Engine engine(model, planned_options());
   Plan plan = first_plan();
   plan.opens[0].prompt_length = 60;
   plan.pages = {{0, 0, 3}, {0, 1, 5}, {0, 2, 6}, {0, 3, 7}};
@@ -215,7 +215,7 @@ TEST_ONCE(plans_past_the_longest_context_are_refused) {
 
 TEST_ONCE(plans_without_rows_open_and_close) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
-  engine::Engine engine(model, options());
+  engine::Engine engine(model, planned_options());
   CHECK(engine.step({}).samples.empty());
   Plan plan;
   plan.opens = {open_of(2)};
@@ -230,7 +230,7 @@ TEST_ONCE(plans_without_rows_open_and_close) {
 
 TEST_ONCE(the_last_token_is_known_only_after_a_sample) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
-  engine::Engine engine(model, options());
+  engine::Engine engine(model, planned_options());
   Plan plan = first_plan();
   plan.rows[0].samples = 0;
   CHECK(engine.step(plan).samples.empty());

@@ -12,10 +12,10 @@ namespace {
 
 using namespace grammar;
 using Words = std::vector<std::string>;
-using Numbers = std::mt19937;
+using Generator = std::mt19937;
 
-size_t below(Numbers& random, size_t end) { return std::uniform_int_distribution<size_t>(0, end - 1)(random); }
-const std::string& pick(Numbers& random, const Words& words) { return words[below(random, words.size())]; }
+size_t below(Generator& random, size_t end) { return std::uniform_int_distribution<size_t>(0, end - 1)(random); }
+const std::string& pick(Generator& random, const Words& words) { return words[below(random, words.size())]; }
 
 // All items that a list may hold, as they are written, and how many.
 struct Lists {
@@ -57,7 +57,7 @@ struct Lists {
 std::string quoted(const std::string& text) { return '"' + text + '"'; }
 
 // A schema of some values, which it adds to the list.
-std::string random_kind(Numbers& random, std::set<std::string>& values) {
+std::string random_kind(Generator& random, std::set<std::string>& values) {
   static const Words letters = {"a", "b", "aa", "ab", "\\n", "\\\"", "\xC3\xA9", "\xC3\xA8", "\xE6\x97\xA5", "", "1", "\\u0001", "\\u0002"};
   std::string list;
   auto add = [&](const std::string& value) {
@@ -105,7 +105,7 @@ std::string random_kind(Numbers& random, std::set<std::string>& values) {
 }
 
 // Tokens that belong to lists with and without repetitions.
-Words random_tokens(Numbers& random, const Words& values) {
+Words random_tokens(Generator& random, const Words& values) {
   std::set<std::string> tokens = {"[", "]", ",", "\"", "\\", "n", "0", "1", "2", "a", "b", "[]", "],", "\",\"", "\"]"};
   for (int i = 0; i < 60; ++i) {
     std::string text = "[";
@@ -153,7 +153,7 @@ struct Walker {
   }
 };
 
-void walk(Numbers& random, const std::shared_ptr<GrammarMasks>& masks, Walker& walker) {
+void walk(Generator& random, const std::shared_ptr<GrammarMasks>& masks, Walker& walker) {
   Matcher matcher(masks);
   std::vector<std::string> texts = {""};
   for (int steps = 0; steps < 14; ++steps) {
@@ -175,7 +175,7 @@ void walk(Numbers& random, const std::shared_ptr<GrammarMasks>& masks, Walker& w
 
 TEST_ONCE(grammar_unique_items_are_those_of_an_enumeration) {
   for (uint32_t seed = 0; seed < 40; ++seed) {
-    Numbers random(seed);
+    Generator random(seed);
     Lists lists;
     std::string kinds;
     for (size_t i = 1 + below(random, 3); i > 0; --i) kinds += random_kind(random, lists.values) + (i > 1 ? "," : "");
@@ -226,7 +226,7 @@ TEST_ONCE(grammar_unique_items_of_endless_kinds_come_once) {
         "{\"type\":[\"integer\",\"string\",\"null\"]}", "{\"type\":[\"integer\",\"string\"],\"maxLength\":2,\"not\":{\"multipleOf\":3}}"}) {
     const auto masks = masks_of(list_of(items, ",\"minItems\":5"), tokens);
     for (uint32_t seed = 0; seed < 12; ++seed) {
-      Numbers random(seed);
+      Generator random(seed);
       Matcher matcher(masks);
       std::string text;
       for (int steps = 0; steps < 30; ++steps) {
@@ -307,7 +307,7 @@ TEST_ONCE(grammar_unique_items_are_told_apart_by_their_values) {
   for (const std::string items : {"{\"anyOf\":[{\"type\":[\"integer\",\"string\",\"null\",\"boolean\"]},{\"const\":1.5}]}",
                                   "{\"enum\":[1,0,-1,1.5,100,null,true,\"1\",\"a\",\"\\n\",\"\xF0\x9F\x98\x80\",\"null\",\"\"]}"}) {
     const auto masks = masks_of(list_of(items), {"["}, Mode::kAccept);
-    Numbers random(7);
+    Generator random(7);
     for (int round = 0; round < 400; ++round) {
       std::set<size_t> met;
       std::string text = "[";

@@ -160,7 +160,7 @@ TEST(lora_factors_refuse_what_is_not_finite) {
 
 // ---------------------------------------------------------------- sequences
 
-engine::Options options() {
+engine::Options adapted_options() {
   engine::Options o;
   o.max_sequences = 13;
   o.max_batch_tokens = 256;
@@ -192,7 +192,7 @@ bool same_output(const Job& a, const Job& b) {
 }
 
 void run_together(const std::shared_ptr<model::Model>& model, std::vector<Job>& jobs, int64_t chunk) {
-  Driver driver(model, options());
+  Driver driver(model, adapted_options());
   driver.set_chunk(chunk);
   for (size_t i = 0; i < jobs.size(); ++i) driver.start(int64_t(jobs.size() - i), jobs[i]);
   driver.run();
@@ -303,7 +303,7 @@ TEST(adapters_are_checked_against_the_model) {
   CHECK_ERROR(kRange, "layers.0.mlp.up_proj comes twice", with([](auto& f) { f[1].layer = 0; }));
   CHECK_ERROR(kRange, "layers.2.mlp.up_proj: lora_B holds", with([](auto& f) { f[2].b[3] = NAN; }));
   CHECK_ERROR(kRange, "rank must be", with([](auto& f) { f[0].rank = 1000000; }));
-  engine::Engine engine(other, options());
+  engine::Engine engine(other, adapted_options());
   engine::Plan plan;
   engine::Open open;
   open.slot = 0;

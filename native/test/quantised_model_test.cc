@@ -15,7 +15,7 @@
 #include "temp_folder.h"
 #include "test.h"
 #include "tiny_model.h"
-#include "train/trainer.h"
+#include "train_support.h"
 
 namespace tandem::test {
 namespace {
@@ -26,7 +26,6 @@ using train::Row;
 using train::Trainer;
 
 constexpr QuantFormat kFormats[] = {QuantFormat::kInt8, QuantFormat::kInt4};
-constexpr int64_t kRoom = int64_t(1) << 30;
 
 TinyModel quantised(QuantFormat format) {
   TinyModel tiny;
@@ -84,11 +83,6 @@ train::State random_state(Random& random, const model::Spec& spec) {
     }
   }
   return state;
-}
-
-void run(Trainer& trainer, int64_t micros = 1 << 30) {
-  while (!trainer.slice(micros)) {
-  }
 }
 
 struct Pass {

@@ -1,6 +1,8 @@
 // The rotation table against the formulas in double.
 #include "ops/rope.h"
 
+#include <numbers>
+
 #include "support.h"
 #include "test.h"
 

@@ -8,8 +8,6 @@
 namespace tandem::test {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
 // Relative distance to the true value in units of float's last place.
 double ulps(float seen, double truth) { return std::fabs(double(seen) - truth) / (std::fabs(truth) * 0x1p-23); }
 

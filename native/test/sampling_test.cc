@@ -12,8 +12,6 @@
 namespace tandem::test {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
 // One row with its parameters; draws do not change it.
 struct LogitRow {
   std::vector<float> logits;

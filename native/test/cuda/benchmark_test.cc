@@ -20,9 +20,9 @@ void check_parts(const std::string& shape, const std::vector<std::string>& names
   }
 }
 
-TEST_ENGINE(gpu_engine_benchmark_measures_every_part) { check_parts("tiny", {}); }
+TEST_ENGINE(gpu_engine_benchmark_measures_every_part) { check_parts("tiny:1", {}); }
 
-TEST_ENGINE(gpu_engine_benchmark_measures_mixtures) { check_parts("tiny-a3b", {"decode", "prefill", "LoRA"}); }
+TEST_ENGINE(gpu_engine_benchmark_measures_mixtures) { check_parts("tiny-a3b:1", {"decode", "prefill", "LoRA"}); }
 
 }  // namespace
 }  // namespace tandem::test

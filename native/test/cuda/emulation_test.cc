@@ -199,11 +199,10 @@ bool ends(const Body& body) {
   }
   int status = 0;
   CHECK_EQ(waitpid(child, &status, 0), child);
-  return WIFSIGNALED(status);
+  return status != 0;
 }
 
 TEST(emulated_memory_ends_where_its_buffers_end) {
-  if (sanitized()) return;  // the sanitizer sees to it
   DeviceBuffer<int> four(size_t(4)), three(size_t(3));
   volatile int *const whole = four.data(), *const odd = three.data();
   CHECK(!ends([&] { whole[3] = odd[2]; }));
@@ -223,7 +222,6 @@ TEST(emulated_memory_ends_where_its_buffers_end) {
 TEST(emulated_kernels_order_what_they_do_to_the_same_memory) {
   const std::string kept = fault_of([] { run_without(LeftOut::kNothing); });
   CHECK_EQ(kept, std::string());
-  if (!gpu_emulation::watched()) return;
   for (const LeftOut what :
        {LeftOut::kBarrier, LeftOut::kBarrierBeforeReuse, LeftOut::kWarpMeeting, LeftOut::kWarpMemoryOrder, LeftOut::kMeetingBeforeArrival,
         LeftOut::kWaitForCopy, LeftOut::kWaitForBulkCopy, LeftOut::kReadersOfBulkCopy}) {
@@ -279,6 +277,11 @@ TEST(emulated_shared_memory_is_asked_for_with_what_a_kernel_declares) {
   CHECK(fault_of([&] { launch(kRest + 4); }).find("more shared memory with its variables") != std::string::npos);
   cuda::allow_shared_bytes(&share_with_a_variable, kAll + 4, "share");
   CHECK_EQ(fault_of([&] { launch(kAll + 4); }), std::string());
+}
+
+TEST(emulated_threads_keep_to_the_shared_memory_that_was_asked_for) {
+  for (int at : {3, -3}) CHECK_EQ(fault_of([&] { read_at(at); }), std::string());
+  for (int at : {4, 2000, -4}) CHECK(fault_of([&] { read_at(at); }).find("none that was asked for") != std::string::npos);
 }
 
 TEST(emulated_bulk_copies_have_the_limits_of_the_driver) {

@@ -21,4 +21,7 @@ enum class LeftOut {
 // Throws what the emulation finds.
 void run_without(LeftOut what);
 
+// Of four numbers in shared memory that the launch asks for, or, below zero, of the kernel's own four: one of them, or beyond. Throws too.
+void read_at(int at);
+
 }  // namespace tandem::test

@@ -56,7 +56,7 @@ void look_again(Block& b, int thread) {
   if (f.wait == Wait::kCount && *f.count >= f.wanted) f.wait = Wait::kNone;
   if (f.wait != Wait::kBarrier || !f.barrier->passed(f.parity)) return;
   f.wait = Wait::kNone;
-  if (kWatched) b.races->waited(thread, f.barrier, f.barrier->phase);
+  b.races->waited(thread, f.barrier, f.barrier->phase);
 }
 
 // Runs a warp until all of its threads have ended or wait, but for one that stays behind (-1: none). True when anything ran.
@@ -82,7 +82,7 @@ bool run_warp(Block& b, std::vector<int>& order, int begin, int end, int straggl
     }
     const bool met = going > 0 && (meeting == going || showing == going);
     for (int t = begin; met && t < end; ++t) b.fibers[size_t(t)].wait = Wait::kNone;
-    if (kWatched && met && meeting > 0) b.races->warp_met(begin);
+    if (met && meeting > 0) b.races->warp_met(begin);
     ran = ran || moved || met;
     // Who waits at an mbarrier may have had its turn before what it waits for came.
     if (!met && (!moved || at_barriers == 0)) return ran;
@@ -128,7 +128,7 @@ bool meet(Block& b) {
     f.wait = Wait::kNone;
     f.waited = waited;
   }
-  if (kWatched) b.races->block_met();
+  b.races->block_met();
   return true;
 }
 
@@ -195,7 +195,7 @@ unsigned char* shared_variable(const void* key, size_t bytes) {
     b.fault = "more shared variables than a block has room for";
     at = first;
   }
-  permit(at, bytes);
+  b.races->asked(at, bytes);
   std::memset(at, 0xff, bytes);
   b.variables.push_back({key, at, bytes});
   if (shared_on_device(b) > b.most_shared) b.fault = "more shared memory with its variables than it was allowed";
@@ -205,7 +205,7 @@ unsigned char* shared_variable(const void* key, size_t bytes) {
 static void wait(Block& b, Wait kind) {
   Fiber& f = running(b);
   f.wait = kind;
-  to_main(b, f, false);
+  to_main(b, f);
 }
 void wait(Wait kind) { wait(block(), kind); }
 
@@ -241,8 +241,8 @@ int vote_any(bool own) {
 
 void atomic_load(const void* from, void* to, size_t bytes) {
   Block& b = block();
-  if (kWatched && b.holds(from)) b.races->atomic(b.current, from, bytes, __builtin_return_address(0));
-  else if (kWatched) touch_global(b, from, bytes, true, __builtin_return_address(0));
+  if (b.holds(from)) b.races->atomic(b.current, from, bytes, __builtin_return_address(0));
+  else touch_global(b, from, bytes, true, __builtin_return_address(0));
   std::memcpy(to, from, bytes);
 }
 
@@ -260,7 +260,6 @@ class Begun {
     races_ = take_races();
     const size_t bytes = launch.shared_bytes, room = (bytes + kMostVariables + 2 * kSharedGap + 1023) / 1024 * 1024;
     shared_.reset(static_cast<unsigned char*>(std::aligned_alloc(1024, room)));
-    forbid(shared_.get() + bytes, room - bytes);
     block_.grid = launch.grid;
     block_.size = launch.size;
     block_.shared = shared_.get();
@@ -288,9 +287,13 @@ class Begun {
     block_.ahead = ahead;
     block_.seen_by_async.clear();
     block_.right_sides.clear();
-    if (kWatched) races_->begin(block_.fibers.size(), block_.shared, block_.room);
+    races_->begin(block_.fibers.size(), block_.shared, block_.room);
+    races_->asked(block_.shared, block_.shared_bytes);
     std::memset(block_.shared, 0xff, block_.shared_bytes);
-    for (const SharedVariable& v : block_.variables) std::memset(v.memory, 0xff, v.bytes);
+    for (const SharedVariable& v : block_.variables) {
+      races_->asked(v.memory, v.bytes);
+      std::memset(v.memory, 0xff, v.bytes);
+    }
     const Restore restore{std::exchange(current_block, &block_)};
     for (unsigned t = 0; t < block_.fibers.size(); ++t) {
       start(block_.fibers[t], (*stacks_)[t], dim3(t % size.x, t / size.x % size.y, t / size.x / size.y));

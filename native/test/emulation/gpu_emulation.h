@@ -166,8 +166,6 @@ struct Block {
   Ahead ahead;                        // of the kernel
   int votes = 0;                      // of __syncthreads_or
   SharedRaces* races = nullptr;
-  const void* main_stack = nullptr;  // that main_stack_pointer is on, as the address sanitizer knows it
-  size_t main_stack_size = 0;
 
   bool holds(const void* p) const { return size_t(static_cast<const unsigned char*>(p) - shared) < room; }
   // Whether it is the device's memory.

@@ -29,7 +29,7 @@ void settle(Barrier& b) {
   if (b.pending != 0 || b.bytes != 0) return;
   ++b.phase;
   b.pending = b.count;
-  if (kWatched) block().races->phase_ended(&b);
+  block().races->phase_ended(&b);
 }
 
 void copy_box(uint32_t to, const TensorMap& map, Barrier& barrier, int first_column, int first_row) {
@@ -177,7 +177,7 @@ void multiply(const GroupProduct& product) {
 }  // namespace
 
 void barrier_init(Barrier* barrier, int count) {
-  if (kWatched) block().races->write(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
+  block().races->write(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
   *barrier = {count, count, 0, 0};
   block().unfenced.push_back(barrier);
 }
@@ -185,22 +185,20 @@ void barrier_init(Barrier* barrier, int count) {
 // Who comes later changes nothing.
 void store_same(uint4* to, uint4 value) {
   if (std::memcmp(to, &value, sizeof value) == 0) return;
-  if (kWatched) block().races->write(block().current, to, sizeof *to, __builtin_return_address(0), Access::kSame);
+  block().races->write(block().current, to, sizeof *to, __builtin_return_address(0), Access::kSame);
   *to = value;
 }
 
 void shared_writes_fence() {
-  if (kWatched) block().races->fenced(block().current);
+  block().races->fenced(block().current);
   std::memcpy(changed_for_async(block()), block().shared, block().shared_bytes);
 }
 
 void barrier_init_fence() { block().unfenced.clear(); }
 
 void barrier_arrive(Barrier* barrier) {
-  if (kWatched) {
-    block().races->atomic(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
-    block().races->arrived(block().current, barrier);
-  }
+  block().races->atomic(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
+  block().races->arrived(block().current, barrier);
   if (--barrier->pending < 0) block().fault = "more arrivals at a barrier than it counts";
   settle(*barrier);
 }
@@ -211,9 +209,9 @@ void barrier_expect(Barrier* barrier, int bytes) {
 }
 
 void barrier_wait(Barrier* barrier, int parity) {
-  if (kWatched) block().races->atomic(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
+  block().races->atomic(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
   if (barrier->passed(parity)) {
-    if (kWatched) block().races->waited(block().current, barrier, barrier->phase);
+    block().races->waited(block().current, barrier, barrier->phase);
     return;
   }
   fiber().barrier = barrier;
@@ -227,8 +225,8 @@ void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column,
   if (to % (8 * kSwizzleBytes) != 0) b.fault = "a bulk copy to where no pattern of the swizzle begins";
   if (std::find(b.unfenced.begin(), b.unfenced.end(), barrier) != b.unfenced.end())
     b.fault = "a bulk copy with a barrier that it may not see";
-  if (kWatched) b.races->bulk_issued(b.current, shared, size_t(map->box_rows) * kSwizzleBytes, barrier, barrier->phase);
-  for (int r = 0; kWatched && r < map->box_rows; ++r) {
+  b.races->bulk_issued(b.current, shared, size_t(map->box_rows) * kSwizzleBytes, barrier, barrier->phase);
+  for (int r = 0; r < map->box_rows; ++r) {
     const int64_t from = int64_t(row) + r, columns = std::min<int64_t>(kSwizzleBytes / 2, map->columns - column);
     if (from < 0 || from >= map->rows || columns <= 0) continue;
     touch_global(b, static_cast<const uint16_t*>(map->data) + from * map->ld + column, size_t(columns) * 2, false, nullptr);
@@ -266,13 +264,13 @@ void wgmma_land(int pending) {
   Block& b = block();
   Fiber& f = fiber();
   while (int(f.products.size()) > pending) {
-    if (kWatched && b.races->first_of_warp(b.current, f.products_landed + 1)) {
+    if (b.races->first_of_warp(b.current, f.products_landed + 1)) {
       for (const GroupProduct& product : f.products.front()) watch(product, f.products_landed + 1);
     }
     for (const GroupProduct& product : f.products.front()) multiply(product);
     f.products.erase(f.products.begin());
     ++f.products_landed;
-    if (kWatched) b.races->product_landed(b.current, f.products_landed);
+    b.races->product_landed(b.current, f.products_landed);
   }
 }
 

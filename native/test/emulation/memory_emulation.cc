@@ -11,12 +11,7 @@
 namespace tandem::gpu_emulation {
 namespace {
 
-// A buffer ends where a page begins that nothing may touch, as does the one before it: an access outside ends the program. A sanitizer watches
-// the host's own memory as closely.
-#ifdef __SANITIZE_ADDRESS__
-void* take(size_t bytes) { return std::calloc(1, bytes); }
-void give_back(void* p, size_t) { std::free(p); }
-#else
+// A buffer ends where a page begins that nothing may touch, as does the one before it: an access outside ends the program.
 constexpr size_t kPage = 4096, kAlignment = 16;
 
 size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
@@ -62,7 +57,6 @@ void give_back(void* p, size_t bytes) {
   });
   munmap(extent.pages - kPage, extent.size + 2 * kPage);
 }
-#endif
 
 // Adapters are placed by threads of their own.
 struct Memory {

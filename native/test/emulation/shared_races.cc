@@ -15,8 +15,6 @@ void take_larger(std::vector<uint32_t>& to, const std::vector<uint32_t>& from) {
 
 }  // namespace
 
-bool watched() { return kWatched; }
-
 std::string place_in_program(const void* where) {
   Dl_info info{};
   if (where == nullptr || dladdr(where, &info) == 0) return "?";
@@ -51,8 +49,24 @@ void SharedRaces::begin(size_t threads, const unsigned char* memory, size_t byte
   synced_generation_.assign(warps, 0);
   recorded_.assign(warps, 0);
   if (words_.size() < bytes / 4 + 1) words_.resize(bytes / 4 + 1);
+  asked_.clear();
   meetings_.clear();
   found_.clear();
+}
+
+void SharedRaces::asked(const unsigned char* from, size_t bytes) {
+  const size_t at = size_t(from - memory_);
+  asked_.push_back({at, at + bytes});
+}
+
+void SharedRaces::check_asked(int thread, const void* p, size_t bytes, const char* what, const void* where) {
+  const size_t at = size_t(static_cast<const unsigned char*>(p) - memory_);
+  for (const auto& [from, to] : asked_) {
+    if (at >= from && at + bytes <= to) return;
+  }
+  if (!found_.empty()) return;
+  found_ = "thread " + std::to_string(thread) + " " + what + " byte " + std::to_string(at) + " of shared memory (" +
+           place_in_program(where) + "), which is none that was asked for";
 }
 
 bool SharedRaces::knows(int thread, size_t agent, uint32_t generation, uint32_t clock) const {
@@ -155,6 +169,7 @@ void SharedRaces::set_write(Word& word, int halves, const Write& write) {
 }
 
 void SharedRaces::read(int thread, const void* p, size_t bytes, const void* where) {
+  check_asked(thread, p, bytes, "reads", where);
   const Reads own{generation_, threads_[size_t(thread)].clock, 1u << thread % 32, uint16_t(thread / 32), Access::kPlain, false, 0, where};
   each_word(p, bytes, [&](Word& word, int halves) {
     if (word.reads.empty() || word.reads.back().generation != generation_ || !repeats(word.reads.back(), own, halves)) {
@@ -166,6 +181,7 @@ void SharedRaces::read(int thread, const void* p, size_t bytes, const void* wher
 }
 
 void SharedRaces::touch_write(int thread, const void* p, size_t bytes, const void* where, const Write& write) {
+  check_asked(thread, p, bytes, "writes", where);
   each_word(p, bytes, [&](Word& word, int halves) {
     check_writes(thread, word, halves, "writes", where, Access::kPlain);
     check_reads(thread, word, halves, "writes", where, false, false);
@@ -178,6 +194,7 @@ void SharedRaces::write(int thread, const void* p, size_t bytes, const void* whe
 }
 
 void SharedRaces::atomic(int thread, const void* p, size_t bytes, const void* where) {
+  check_asked(thread, p, bytes, "changes", where);
   const uint32_t clock = threads_[size_t(thread)].clock;
   each_word(p, bytes, [&](Word& word, int halves) {
     check_writes(thread, word, halves, "changes", where, Access::kAtomic);

@@ -6,18 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tandem::gpu_emulation {
 
-#ifdef TANDEM_WATCHED_KERNELS
-inline constexpr bool kWatched = true;
-#else
-inline constexpr bool kWatched = false;
-#endif
-
-// Whether this program's kernels call back.
-bool watched();
 // Whether what they do by themselves counts from now on; copies and products always do.
 void watch_accesses(bool on);
 // As addr2line takes it.
@@ -43,8 +36,10 @@ enum class Access : uint8_t {
 
 class SharedRaces {
  public:
-  // Another block, of which nothing has run.
+  // Another block, of which nothing has run, and all the memory that is kept for it.
   void begin(size_t threads, const unsigned char* memory, size_t bytes);
+  // What it may touch of that.
+  void asked(const unsigned char* from, size_t bytes);
 
   // Of threads, with where in the program.
   void read(int thread, const void* p, size_t bytes, const void* where);
@@ -101,6 +96,7 @@ class SharedRaces {
     Knowledge arriving, published;
   };
 
+  void check_asked(int thread, const void* p, size_t bytes, const char* what, const void* where);
   template <class Touch>
   void each_word(const void* p, size_t bytes, const Touch& touch);
   bool knows(int thread, size_t agent, uint32_t generation, uint32_t clock) const;
@@ -130,6 +126,7 @@ class SharedRaces {
   std::vector<uint32_t> synced_, synced_generation_;  // clocks when the warp met last, and when that was
   std::vector<uint32_t> recorded_;                    // products of warps
   std::vector<Word> words_;
+  std::vector<std::pair<size_t, size_t>> asked_;  // from byte to byte
   std::vector<Meeting> meetings_;
   std::string found_;
 };

@@ -62,11 +62,11 @@ void load_matrices(uint32_t (&r)[4], const void* row) {
 }  // namespace
 
 void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
-  if (kWatched) block().races->read(block().current, row, 16, __builtin_return_address(0));
+  block().races->read(block().current, row, 16, __builtin_return_address(0));
   load_matrices<false>(r, row);
 }
 void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
-  if (kWatched) block().races->read(block().current, row, 16, __builtin_return_address(0));
+  block().races->read(block().current, row, 16, __builtin_return_address(0));
   load_matrices<true>(r, row);
 }
 
@@ -84,8 +84,8 @@ void land(CopyGroup& group) {
 }  // namespace
 
 void cp_async_16(void* shared, const void* global, int valid) {
-  if (kWatched) block().races->copy_issued(block().current, shared, 16, __builtin_return_address(0));
-  if (kWatched) touch_global(block(), global, size_t(valid), false, __builtin_return_address(0));
+  block().races->copy_issued(block().current, shared, 16, __builtin_return_address(0));
+  touch_global(block(), global, size_t(valid), false, __builtin_return_address(0));
   fiber().open_group.push_back({shared, global, valid});
 }
 
@@ -102,7 +102,7 @@ void cp_async_land(int pending) {
   while (int(f.groups.size()) > pending) {
     land(f.groups.front());
     for (const Copy& c : f.groups.front().copies) {
-      if (kWatched) block().races->copy_landed(block().current, c.to, 16);
+      block().races->copy_landed(block().current, c.to, 16);
     }
     f.groups.erase(f.groups.begin());
   }
