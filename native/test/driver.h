@@ -71,6 +71,10 @@ inline void check_same(const Job& a, const Job& b) {
   for (size_t i = 0; i < std::min(a.output.size(), b.output.size()); ++i) CHECK(same_token(a.output[i], b.output[i]));
 }
 
+inline void check_same_jobs(const std::vector<Job>& a, const std::vector<Job>& b) {
+  for (size_t j = 0; j < a.size(); ++j) check_same(a[j], b[j]);
+}
+
 class Driver {
  public:
   Driver(std::shared_ptr<model::Model> model, const engine::Options& options, uint64_t page_seed = 0)
@@ -228,5 +232,10 @@ class Driver {
   bool explicit_ = false;
   Propose propose_;
 };
+
+inline void run_together(Driver& driver, std::vector<Job>& all) {
+  for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
+  driver.run();
+}
 
 }  // namespace tandem::test

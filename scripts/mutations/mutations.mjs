@@ -2278,6 +2278,28 @@ export const mutations = [
     tests: ['native/test'],
   },
   {
+    name: 'gate and up of rows with adapters are handed on without them',
+    edits: [
+      {
+        file: 'native/src/model/forward.cc',
+        search: 'adapters_.tasks(index, Product::kGateUp).empty() && ',
+        replace: '',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
+    name: 'a gate is handed on with itself',
+    edits: [
+      {
+        file: 'native/src/ops/quantised_matmul.cc',
+        search: 'w.format(half + p), w.panel_data(half + p)',
+        replace: 'w.format(p), w.panel_data(p)',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
     name: 'what a broken sequence left behind the outputs of attention multiplied',
     edits: [
       {

@@ -60,8 +60,14 @@ class Forward {
 
  private:
   void group_adapters(const ForwardBatch& batch);
-  // y (+)= W x of the rows in activation_, with each row's adapter beside it.
-  void product(int64_t index, Product which, int64_t rows, float* y, int64_t ldy, bool accumulate);
+  // Rows of the input of a product.
+  struct Inputs {
+    const uint8_t* data;
+    int64_t ld;
+  };
+  Inputs activated() const { return {activation_.data(), activation_ld_}; }
+  // y (+)= W x, with each row's adapter beside it.
+  void product(int64_t index, Product which, Inputs x, int64_t rows, float* y, int64_t ldy, bool accumulate);
   // The weights that are read next.
   const ops::PackedMatrix& after(int64_t index, Product which) const;
   void embed(const std::vector<int32_t>& tokens);
@@ -78,6 +84,9 @@ class Forward {
   // Puts the residual stream of these back to their places.
   void widen(const std::vector<int32_t>& wanted);
   void feed_forward(const Layer& layer, int64_t index, int64_t rows);
+  // silu(gate) * up of normalised rows: stored first, or each panel as soon as it is there.
+  Inputs activate_stored(const Layer& layer, int64_t index, int64_t rows);
+  Inputs activate_panels(const Layer& layer, int64_t index, int64_t rows);
   // The same where it is a mixture of experts.
   void mix(const Layer& layer, int64_t index, int64_t rows);
 

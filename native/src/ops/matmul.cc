@@ -7,6 +7,7 @@
 #include "base/bf16.h"
 #include "base/error.h"
 #include "ops/quantised_matmul.h"
+#include "ops/row_blocks.h"
 
 namespace tandem::ops {
 namespace {
@@ -41,15 +42,13 @@ void multiply(const simd::Kernels& kernels, const void* x, int64_t ldx, int64_t 
 // Some panels of the outputs of all rows; y begins with those of the first.
 void multiply_blocks(const simd::Kernels& kernels, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w, PanelRange panels,
                      float* y, int64_t ldy, bool accumulate, const AfterPanel& after) {
-  const int64_t blocks = (m - 1) / kernels.row_block + 1;
-  for (int64_t block = 0; block < blocks; ++block) {
-    int64_t row = block * m / blocks, rows = (block + 1) * m / blocks - row;
+  for_row_blocks(m, kernels.row_block, [&](int64_t row, int64_t rows) {
     const uint8_t* from = static_cast<const uint8_t*>(x) + row * ldx * int64_t(element_size(w.element()));
     for (int64_t p = panels.first; p < panels.end; ++p) {
       multiply(kernels, from, ldx, rows, w, p, y + row * ldy + (p - panels.first) * w.panel(), ldy, accumulate);
-      if (after && block == blocks - 1) after(p);
+      if (after && row + rows == m) after(p);
     }
-  }
+  });
 }
 
 }  // namespace
@@ -156,6 +155,28 @@ void matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x
   pool.run(claims.count(), [&](int64_t claim) {
     const PanelRange mine = claims[claim];
     multiply_blocks(kernels, x, ldx, m, w, mine, y + mine.first * w.panel(), ldy, accumulate, after);
+  });
+}
+
+bool has_whole_halves(const PackedMatrix& w) { return w.rows() == w.rows_padded() && w.rows() % (2 * w.panel()) == 0; }
+
+void matmul_gated(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
+                  const AfterGate& after) {
+  require(has_whole_halves(w), ErrorKind::kRange, "the halves of the outputs must be whole panels");
+  if (w.quantised()) return quantised_matmul_gated(kernels, pool, x, ldx, m, w, after);
+  const int64_t half = w.rows() / w.panel() / 2;
+  const PanelClaims claims({0, half}, pool.threads());
+  pool.run(claims.count(), [&](int64_t claim) {
+    const PanelRange mine = claims[claim];
+    PairedSums y;
+    for_row_blocks(m, y.rows(kernels.row_block, w.panel()), [&](int64_t row, int64_t rows) {
+      const uint8_t* from = static_cast<const uint8_t*>(x) + row * ldx * int64_t(element_size(w.element()));
+      for (int64_t p = mine.first; p < mine.end; ++p) {
+        multiply(kernels, from, ldx, rows, w, p, y.values, 2 * w.panel(), false);
+        multiply(kernels, from, ldx, rows, w, half + p, y.values + w.panel(), 2 * w.panel(), false);
+        after(row, rows, y.values, 2 * w.panel(), p * w.panel(), w.panel());
+      }
+    });
   });
 }
 

@@ -107,6 +107,17 @@ class JobClaims {
 void matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
                    PanelRange range, float* y, int64_t ldy, bool accumulate, const AfterPanel& after = {});
 
+// What follows a product whose outputs are two halves, gate and up: `rows` rows of them, `ld` floats apart, `count` of gate and behind them as
+// many of up, which are outputs first .. first + count - 1 of each half. `row` is the first one's number.
+using AfterGate = std::function<void(int64_t row, int64_t rows, const float* gate_up, int64_t ld, int64_t first, int64_t count)>;
+// Whether the halves of w are whole panels.
+bool has_whole_halves(const PackedMatrix& w);
+// The product of m >= 1 rows with such weights, handed on two panels at a time by the thread that has just computed them, from several at once, and
+// never stored: for many rows memory would be busy with it for a tenth of a prompt's time and more. The bits are those of matmul. Throws kRange for
+// other weights.
+void matmul_gated(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
+                  const AfterGate& after);
+
 // The naive truth: plain loops over k with a double accumulator. x as floats; quantised weights are dequantised, x is taken as it is.
 void matmul_reference(const float* x, int64_t ldx, int64_t m, const PackedMatrix& w, float* y, int64_t ldy, bool accumulate);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/row_blocks.h"
 #include "simd/quant_kernels.h"
 
 namespace tandem::ops {
@@ -57,16 +58,27 @@ struct JobRows {
   // Some panels of the outputs of all rows; y begins with those of the first.
   void multiply(const simd::QuantKernels& kernels, const QuantisedMatrix& w, PanelRange panels, float* y, int64_t ldy, bool accumulate,
                 const AfterPanel& after) const {
-    const int64_t m = layout.rows, blocks = (m - 1) / kernels.row_block + 1;
-    for (int64_t block = 0; block < blocks; ++block) {
-      const int64_t row = block * m / blocks, count = (block + 1) * m / blocks - row;
+    for_row_blocks(layout.rows, kernels.row_block, [&](int64_t row, int64_t count) {
       const simd::QuantRowsView view = from(row);
       for (int64_t p = panels.first; p < panels.end; ++p) {
-        kernels.gemm(
-            {view, count, w.format(p), w.panel_data(p), layout.k, y + row * ldy + (p - panels.first) * w.panel(), ldy, accumulate});
-        if (after && block == blocks - 1) after(p);
+        float* to = y + row * ldy + (p - panels.first) * w.panel();
+        kernels.gemm({view, count, w.format(p), w.panel_data(p), layout.k, to, ldy, accumulate});
+        if (after && row + count == layout.rows) after(p);
       }
-    }
+    });
+  }
+  // The same panels of both halves of the outputs.
+  void multiply_gated(const simd::QuantKernels& kernels, const QuantisedMatrix& w, PanelRange panels, const AfterGate& after) const {
+    const int64_t panel = w.panel(), half = w.rows() / panel / 2;
+    PairedSums y;
+    for_row_blocks(layout.rows, y.rows(kernels.row_block, panel), [&](int64_t row, int64_t count) {
+      const simd::QuantRowsView view = from(row);
+      for (int64_t p = panels.first; p < panels.end; ++p) {
+        kernels.gemm({view, count, w.format(p), w.panel_data(p), layout.k, y.values, 2 * panel, false});
+        kernels.gemm({view, count, w.format(half + p), w.panel_data(half + p), layout.k, y.values + panel, 2 * panel, false});
+        after(row, count, y.values, 2 * panel, p * panel, panel);
+      }
+    });
   }
 
  private:
@@ -93,22 +105,36 @@ Rows& rows_of_thread(int64_t elements) {
 // Rows that one claim quantises.
 int64_t claimed_rows(int64_t k) { return std::max<int64_t>(1, kRowWork / k); }
 
-}  // namespace
-
-void quantised_matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
-                             PanelRange range, float* y, int64_t ldy, bool accumulate, const AfterPanel& after) {
-  const simd::QuantKernels& quant = simd::quant_kernels_for(kernels.isa);
+// All rows of x as numbers, in memory of the calling thread.
+JobRows quantise_rows(const simd::QuantKernels& quant, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w) {
   const Layout layout(quant, m, w.columns_padded());
   const JobRows rows{&rows_of_thread(layout.elements()), 0, layout};
   const int64_t step = claimed_rows(layout.k), row_claims = (m + step - 1) / step;
   auto quantise = [&](int64_t claim) { rows.quantise(quant, w.element(), x, ldx, claim * step, std::min(m, (claim + 1) * step)); };
   if (row_claims == 1) quantise(0);
   else pool.run(row_claims, quantise);
+  return rows;
+}
+
+}  // namespace
+
+void quantised_matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
+                             PanelRange range, float* y, int64_t ldy, bool accumulate, const AfterPanel& after) {
+  const simd::QuantKernels& quant = simd::quant_kernels_for(kernels.isa);
+  const JobRows rows = quantise_rows(quant, pool, x, ldx, m, w);
   const PanelClaims claims(range, pool.threads());
   pool.run(claims.count(), [&](int64_t claim) {
     const PanelRange mine = claims[claim];
     rows.multiply(quant, *w.quantised(), mine, y + mine.first * w.panel(), ldy, accumulate, after);
   });
+}
+
+void quantised_matmul_gated(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
+                            const AfterGate& after) {
+  const simd::QuantKernels& quant = simd::quant_kernels_for(kernels.isa);
+  const JobRows rows = quantise_rows(quant, pool, x, ldx, m, w);
+  const PanelClaims claims({0, w.rows() / w.panel() / 2}, pool.threads());
+  pool.run(claims.count(), [&](int64_t claim) { rows.multiply_gated(quant, *w.quantised(), claims[claim], after); });
 }
 
 void quantised_matmul_all(const simd::Kernels& kernels, ThreadPool& pool, const std::vector<MatmulJob>& jobs, const PackedMatrix& w,

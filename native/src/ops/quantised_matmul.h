@@ -9,6 +9,10 @@ namespace tandem::ops {
 void quantised_matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
                              PanelRange range, float* y, int64_t ldy, bool accumulate, const AfterPanel& after);
 
+// matmul_gated for quantised weights.
+void quantised_matmul_gated(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
+                            const AfterGate& after);
+
 // matmul_all for quantised weights.
 void quantised_matmul_all(const simd::Kernels& kernels, ThreadPool& pool, const std::vector<MatmulJob>& jobs, const PackedMatrix& w,
                           int64_t ldx, int64_t ldy);

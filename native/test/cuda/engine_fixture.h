@@ -26,18 +26,6 @@ inline Job device_job(uint64_t seed, int64_t prompt_length, int64_t outputs, dou
   return random_job(seed, prompt_length, outputs, temperature);
 }
 
-inline void check_same_jobs(const std::vector<Job>& a, const std::vector<Job>& b) {
-  for (size_t j = 0; j < a.size(); ++j) {
-    CHECK_EQ(a[j].output.size(), b[j].output.size());
-    for (size_t i = 0; i < std::min(a[j].output.size(), b[j].output.size()); ++i) CHECK(same_token(a[j].output[i], b[j].output[i]));
-  }
-}
-
-inline void run_together(Driver& driver, std::vector<Job>& all) {
-  for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
-  driver.run();
-}
-
 // The jobs on both. A draw may fall on the other side of a boundary; the emulation's arithmetic is always the same, and is known not to.
 inline void check_against_cpu(const TinyModel& source, std::vector<Job> jobs) {
   std::vector<Job> wanted = jobs;
