@@ -101,6 +101,7 @@ TEST_ENGINE(prompts_have_the_same_bits_whether_their_gates_are_stored) {
   for (auto format : {std::optional<model::Quantise>(), std::optional(model::Quantise{QuantFormat::kInt8})}) {
     TinyModel tiny;
     tiny.spec.intermediate_size = 128;
+    tiny.spec.mlp_bias = false;
     tiny.quantise = format;
     for (Element element : {Element::kF32, Element::kBf16}) {
       auto model = tiny.load(element, 2);

@@ -278,7 +278,7 @@ Forward::Inputs Forward::activate_panels(const Layer& layer, int64_t index, int6
   const int64_t ld = model_.spec.intermediate_size + kRowGapBytes / int64_t(size);
   auto keep = [&](int64_t row, int64_t count, const float* gate_up, int64_t ld_gate_up, int64_t first, int64_t outputs) {
     for (int64_t r = 0; r < count; ++r)
-      activate(model_.kernels, model_.element, gate_up + r * ld_gate_up, outputs, out + size_t((row + r) * ld + first) * size);
+      gate(model_.kernels, model_.element, gate_up + r * ld_gate_up, outputs, out + size_t((row + r) * ld + first) * size);
   };
   fetch_while_waiting(model_.pool, after(index, Product::kGateUp));
   ops::matmul_gated(model_.kernels, model_.pool, activation_.data(), activation_ld_, rows, layer.gate_up, std::ref(keep));
