@@ -2260,7 +2260,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/ops/matmul.cc',
-        search: 'if (after && block == blocks - 1) after(p);',
+        search: 'if (after && row + rows == m) after(p);',
         replace: 'if (after) after(p);',
       },
     ],
@@ -2278,12 +2278,12 @@ export const mutations = [
     tests: ['native/test'],
   },
   {
-    name: 'gate and up of rows with adapters are handed on without them',
+    name: 'an adapter adds to the gates of the first block of rows alone',
     edits: [
       {
-        file: 'native/src/model/forward.cc',
-        search: 'adapters_.tasks(index, Product::kGateUp).empty() && ',
-        replace: '',
+        file: 'native/src/ops/lora.cc',
+        search: '*from = std::lower_bound(task.rows, end, first_row);',
+        replace: '*from = task.rows;',
       },
     ],
     tests: ['native/test'],

@@ -253,8 +253,8 @@ void Forward::attend(const std::vector<ops::AttentionRun>& runs, const Layer& la
 
 void Forward::feed_forward(const Layer& layer, int64_t index, int64_t rows) {
   normalise(hidden_.data(), hidden_ld_, rows, layer.mlp_norm);
-  const bool by_panels = rows >= kGatedRows && adapters_.tasks(index, Product::kGateUp).empty() && layer.gate_up_bias.empty() &&
-                         ops::has_whole_halves(layer.gate_up) && layer.down.columns_padded() == model_.spec.intermediate_size;
+  const bool by_panels = rows >= kGatedRows && layer.gate_up_bias.empty() && ops::has_whole_halves(layer.gate_up) &&
+                         layer.down.columns_padded() == model_.spec.intermediate_size;
   const Inputs x = by_panels ? activate_panels(layer, index, rows) : activate_stored(layer, index, rows);
   product(index, Product::kDown, x, rows, hidden_.data(), hidden_ld_, true);
   add_bias(model_.pool, hidden_.data(), hidden_ld_, rows, layer.down_bias);
@@ -275,12 +275,17 @@ Forward::Inputs Forward::activate_panels(const Layer& layer, int64_t index, int6
   const size_t size = ops::element_size(model_.element);
   // In the place of gate and up, which are twice as many and wider: the rows that they are made of are read to the end.
   uint8_t* out = reinterpret_cast<uint8_t*>(wide_.data());
-  const int64_t ld = model_.spec.intermediate_size + kRowGapBytes / int64_t(size);
-  auto keep = [&](int64_t row, int64_t count, const float* gate_up, int64_t ld_gate_up, int64_t first, int64_t outputs) {
+  const int64_t f = model_.spec.intermediate_size, ld = f + kRowGapBytes / int64_t(size);
+  const std::vector<ops::LoraTask>& tasks = adapters_.tasks(index, Product::kGateUp);
+  auto keep = [&](int64_t row, int64_t count, float* gate_up, int64_t ld_gate_up, int64_t first, int64_t outputs) {
+    const int64_t panel = first / outputs, half = f / outputs;
+    ops::lora_expand_rows(model_.kernels, tasks, panel, row, count, gate_up, ld_gate_up);
+    ops::lora_expand_rows(model_.kernels, tasks, half + panel, row, count, gate_up + outputs, ld_gate_up);
     for (int64_t r = 0; r < count; ++r)
       gate(model_.kernels, model_.element, gate_up + r * ld_gate_up, outputs, out + size_t((row + r) * ld + first) * size);
   };
   fetch_while_waiting(model_.pool, after(index, Product::kGateUp));
+  ops::lora_shrink(model_.kernels, model_.pool, tasks, activation_.data(), activation_ld_);
   ops::matmul_gated(model_.kernels, model_.pool, activation_.data(), activation_ld_, rows, layer.gate_up, std::ref(keep));
   return {out, ld};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "base/bf16.h"
 #include "base/error.h"
@@ -140,15 +141,21 @@ void lora_shrink(const simd::Kernels& kernels, ThreadPool& pool, const std::vect
 }
 
 void lora_expand_panel(const simd::Kernels& kernels, const std::vector<LoraTask>& tasks, int64_t panel, float* y, int64_t ldy) {
-  float* out = y + panel * kernels.panel;
+  lora_expand_rows(kernels, tasks, panel, 0, std::numeric_limits<int32_t>::max(), y + panel * kernels.panel, ldy);
+}
+
+void lora_expand_rows(const simd::Kernels& kernels, const std::vector<LoraTask>& tasks, int64_t panel, int64_t first_row, int64_t rows,
+                      float* out, int64_t ldy) {
   for (const LoraTask& task : tasks) {
     const uint8_t* b = task.factors->b_panel(panel);
     if (!b) continue;
-    int64_t ranks = task.factors->rank_padded();
+    const int32_t *end = task.rows + task.count, *from = std::lower_bound(task.rows, end, first_row);
+    const int64_t count = std::lower_bound(from, end, first_row + rows) - from, ranks = task.factors->rank_padded();
+    const float* u = task.u + (from - task.rows) * task.ldu;
     if (task.factors->element() == Element::kBf16) {
-      kernels.lora_expand_bf16({task.u, task.ldu, task.rows, task.count, reinterpret_cast<const uint16_t*>(b), ranks, out, ldy});
+      kernels.lora_expand_bf16({u, task.ldu, from, count, reinterpret_cast<const uint16_t*>(b), ranks, out, ldy, first_row});
     } else {
-      kernels.lora_expand_f32({task.u, task.ldu, task.rows, task.count, reinterpret_cast<const float*>(b), ranks, out, ldy});
+      kernels.lora_expand_f32({u, task.ldu, from, count, reinterpret_cast<const float*>(b), ranks, out, ldy, first_row});
     }
   }
 }

@@ -57,7 +57,7 @@ class LoraFactors {
   Buffer<uint8_t> a_, b_;
 };
 
-// The rows of a batch that one projection's factors apply to, and where their u is kept: row rows[i] at u + i * ldu, rank_padded floats.
+// The rows of a batch that one projection's factors apply to, ascending, and where their u is kept: row rows[i] at u + i * ldu, rank_padded floats.
 struct LoraTask {
   const LoraFactors* factors;
   const int32_t* rows;
@@ -71,6 +71,10 @@ void lora_shrink(const simd::Kernels& kernels, ThreadPool& pool, const std::vect
 
 // Adds B u to one panel of y for every task. ldy as for matmul.
 void lora_expand_panel(const simd::Kernels& kernels, const std::vector<LoraTask>& tasks, int64_t panel, float* y, int64_t ldy);
+
+// The same of rows first_row .. first_row + rows - 1 alone, of which `out` holds the panel's outputs, ldy apart.
+void lora_expand_rows(const simd::Kernels& kernels, const std::vector<LoraTask>& tasks, int64_t panel, int64_t first_row, int64_t rows,
+                      float* out, int64_t ldy);
 
 // matmul with the tasks' adapters beside it: u first, then each panel's B u while the panel is hot.
 void lora_matmul(const simd::Kernels& kernels, ThreadPool& pool, const std::vector<LoraTask>& tasks, const void* x, int64_t ldx, int64_t m,

@@ -109,7 +109,7 @@ void matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x
 
 // What follows a product whose outputs are two halves, gate and up: `rows` rows of them, `ld` floats apart, `count` of gate and behind them as
 // many of up, which are outputs first .. first + count - 1 of each half. `row` is the first one's number.
-using AfterGate = std::function<void(int64_t row, int64_t rows, const float* gate_up, int64_t ld, int64_t first, int64_t count)>;
+using AfterGate = std::function<void(int64_t row, int64_t rows, float* gate_up, int64_t ld, int64_t first, int64_t count)>;
 // Whether the halves of w are whole panels.
 bool has_whole_halves(const PackedMatrix& w);
 // The product of m >= 1 rows with such weights, handed on two panels at a time by the thread that has just computed them, from several at once, and

@@ -78,8 +78,8 @@ struct LoraExpandArgs {
   int64_t m;
   const T* b;
   int64_t ranks;
-  float* y;
-  int64_t ldy;
+  float* y;  // of row `first_row`
+  int64_t ldy, first_row;
 };
 
 // Vocabulary rows are reduced in tiles of this many elements, merged in ascending order.

@@ -93,7 +93,7 @@ inline void expand_tile(const LoraExpandArgs<typename O::T>& args, int64_t row) 
     }
   }
   for (int i = 0; i < R; ++i) {
-    float* y = args.y + int64_t(args.rows[row + i]) * args.ldy;
+    float* y = args.y + (args.rows[row + i] - args.first_row) * args.ldy;
     for (int c = 0; c < kPanelRegs; ++c) vstore(y + c * kLanes, vadd(vload(y + c * kLanes), acc[i][c]));
   }
 }
