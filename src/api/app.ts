@@ -9,7 +9,7 @@ import { authenticate } from './middleware/auth.ts';
 import { BodyReader } from './middleware/body.ts';
 import { entityTurns } from './middleware/entity-turns.ts';
 import { errorResponses } from './middleware/errors.ts';
-import { closeWhenDraining, cutStalledReaders, limitHeaders } from './middleware/limits.ts';
+import { closeBehindUnread, closeWhenDraining, cutStalledReaders, limitHeaders } from './middleware/limits.ts';
 import { messagesIds } from './middleware/messages-ids.ts';
 import { refuseTraining } from './middleware/no-training.ts';
 import { allowOrigins } from './middleware/origins.ts';
@@ -85,6 +85,7 @@ export function createApp(deps: ApiDeps, readerIdleMs = READER_IDLE_MS): Koa {
   app.use(cutStalledReaders(readerIdleMs));
   app.use(countRequests(deps));
   app.use(messagesIds());
+  app.use(closeBehindUnread());
   app.use(errorResponses(deps.log));
   app.use(closeWhenDraining(deps.draining));
   app.use(limitHeaders());

@@ -59,7 +59,7 @@ export class HttpServer {
     const onRequest = (req: IncomingMessage, res: ServerResponse) => {
       // Refused already: its answer could not be written any more, so it must not be run.
       if (req.socket.writableEnded) return void req.socket.destroy();
-      lastRequests.set(req.socket, req);
+      lastAnswers.set(req.socket, res);
       limitArrival(req, res, options.requestTimeoutMs, isUpload);
       closeWithConnection(req, res);
       res.setMaxListeners(MAX_RESPONSE_LISTENERS);
@@ -130,11 +130,26 @@ export class HttpServer {
   }
 }
 
-const lastRequests = new WeakMap<Socket, IncomingMessage>();
+/** To the newest request of each connection. */
+const lastAnswers = new WeakMap<Socket, ServerResponse>();
 
 /** Whether no other request has been sent ahead behind it, whose answer would be lost if this one's ended the connection. */
 export function isLastOfConnection(request: IncomingMessage): boolean {
-  return (lastRequests.get(request.socket) ?? request) === request;
+  return (lastAnswers.get(request.socket)?.req ?? request) === request;
+}
+
+/** Whose senders go on until they have sent all, whatever the answer; `limitArrival` bounds that. */
+const readToEnd = new WeakSet<IncomingMessage>();
+
+/**
+ * For an answer that overtakes its request's body. Proxies that stop sending there and use the connection again (HAProxy 2.6 does) would have the
+ * next request, which may be another client's, taken for the rest of this one.
+ */
+export function closeBehindAnswer(res: ServerResponse): void {
+  // It does so in any case, and has its own time for that.
+  if (!res.shouldKeepAlive || res.hasHeader('Connection')) return;
+  res.setHeader('Connection', 'close');
+  readToEnd.add(res.req);
 }
 
 /**
@@ -144,11 +159,12 @@ export function isLastOfConnection(request: IncomingMessage): boolean {
 function closeBehindBody(socket: Socket): void {
   const close = socket.destroySoon.bind(socket);
   socket.destroySoon = () => {
-    const request = lastRequests.get(socket);
+    const request = lastAnswers.get(socket)?.req;
     if (request === undefined || request.complete) return close();
     socket.end();
-    const timer = setTimeout(close, REFUSED_GRACE_MS);
     request.once('end', close);
+    if (readToEnd.has(request)) return;
+    const timer = setTimeout(close, REFUSED_GRACE_MS);
     socket.once('close', () => clearTimeout(timer));
   };
 }

@@ -1,8 +1,9 @@
 /** Limits that Node's HTTP parser leaves to us, and the answer while shutting down. */
+import { setImmediate } from 'node:timers/promises';
 import type { Middleware } from 'koa';
 import type { ApiDeps } from '../deps.ts';
 import { ApiError } from '../errors.ts';
-import { isLastOfConnection } from '../http-server.ts';
+import { closeBehindAnswer, isLastOfConnection } from '../http-server.ts';
 import { ReaderWatch } from '../reader-watch.ts';
 
 const MAX_HEADERS = 128;
@@ -25,6 +26,17 @@ export function cutStalledReaders(idleMs: number): Middleware {
   return async (ctx, next) => {
     await next();
     readers.watch(ctx.res);
+  };
+}
+
+/** An answer that does not wait for the rest of its request, such as a refusal by its headers, ends the connection. */
+export function closeBehindUnread(): Middleware {
+  return async (ctx, next) => {
+    await next();
+    if (ctx.req.complete || ctx.res.headersSent) return;
+    // What came together with its head may not have been parsed yet.
+    await setImmediate();
+    if (!ctx.req.complete && !ctx.res.headersSent) closeBehindAnswer(ctx.res);
   };
 }
 

@@ -227,6 +227,29 @@ test.each([
   30_000,
 );
 
+test('an answer that overtakes the body of its request ends the connection, once all of it has come', async () => {
+  await server.close();
+  // So long that it is not what ends the connection.
+  server = await startTestServer({ requestTimeoutMs: 600_000 });
+  const bytes = chat(false).replace(KEY, 'none');
+  const whole = open(bytes);
+  const early = open(bytes.slice(0, -20));
+  const answers = new Map([whole, early].map((socket) => [socket, '']));
+  for (const socket of answers.keys()) {
+    socket.on('data', (chunk: Buffer) => answers.set(socket, answers.get(socket) + chunk.toString('latin1')));
+    await vi.waitFor(() => expect(answers.get(socket)).toMatch(/^HTTP\/1.1 401 [^]*\}$/), { timeout: 10_000 });
+  }
+  expect(answers.get(whole)).toContain('Connection: keep-alive');
+  expect(answers.get(early)).toContain('Connection: close');
+  let isReset = false;
+  early.on('error', () => (isReset = true));
+  const closed = new Promise((resolve) => early.once('close', resolve));
+  for (const byte of bytes.slice(-20)) early.write(byte);
+  early.end();
+  await closed;
+  expect(isReset).toBe(false);
+});
+
 test.each(['whole', 'stalled'])(
   'a body that is refused while it comes is read on where its connection ends with the answer (%s)',
   async (rest) => {
