@@ -246,11 +246,19 @@ const PARSER_ERRORS: Readonly<Record<string, [ErrorCode, string]>> = {
   ERR_HTTP_REQUEST_TIMEOUT: ['request_timeout', 'The request did not arrive in time.'],
 };
 
+/** Whether something of an answer has been written, and not all. */
+function isAnswering(socket: Socket): boolean {
+  const last = lastAnswers.get(socket);
+  if (socket.bytesWritten === 0 || last === undefined || last.writableFinished) return false;
+  // One that waits behind others has no socket yet.
+  return last.headersSent || last.socket === null;
+}
+
 /** Bytes that never became a request: answered by hand, with the same error object. */
 function answerClientError(error: ParserError, socket: Socket): void {
   // Behind a request that ends its connection, which is answered (RFC 9112, 9.6).
   if (error.code === 'HPE_CLOSED_CONNECTION') return;
-  if (error.code === 'ECONNRESET' || !socket.writable || socket.bytesWritten > 0) {
+  if (error.code === 'ECONNRESET' || !socket.writable || isAnswering(socket)) {
     socket.destroy();
     return;
   }

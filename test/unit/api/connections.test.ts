@@ -227,6 +227,43 @@ test.each([
   30_000,
 );
 
+test.each([
+  ['bytes that are no HTTP', 'nonsense\r\n\r\n', 400],
+  ['a giant header', `GET /health HTTP/1.1\r\nX-Big: ${'x'.repeat(40_000)}\r\n\r\n`, 431],
+  ['a header that never ends', 'GET /health HTTP/1.1\r\nX-Slow: ', 408],
+  [
+    'a body that is no body',
+    chat(false).replace(/Content-Length: [^]*/, 'Transfer-Encoding: chunked\r\n\r\nno\r\n'),
+    400,
+  ],
+])('%s: answered on a connection that has been used before, too', async (_name, bytes, status) => {
+  const socket = open('GET /health HTTP/1.1\r\nHost: a\r\n\r\n');
+  let answers = '';
+  socket.on('data', (chunk: Buffer) => (answers += chunk.toString('latin1')));
+  const ended = new Promise((resolve) => socket.once('end', resolve));
+  await vi.waitFor(() => expect(answers).toMatch(/^HTTP\/1.1 200 /), { timeout: 10_000 });
+  socket.write(bytes);
+  await ended;
+  expect(answers.match(/HTTP\/1.1 \d+/g)).toEqual(['HTTP/1.1 200', `HTTP/1.1 ${status}`]);
+});
+
+test('bytes that are no HTTP behind a request whose stream has begun end it, and nothing is written into it', async () => {
+  server.sessions.script = async function* (_, generation) {
+    yield delta({ text: 'own', tokenIds: [1] });
+    await generation.untilAborted();
+  };
+  const socket = open(chat(true));
+  let answer = '';
+  socket.on('data', (chunk: Buffer) => (answer += chunk.toString('latin1')));
+  const closed = new Promise((resolve) => socket.once('close', resolve));
+  await vi.waitFor(() => expect(answer).toContain('"own"'), { timeout: 10_000 });
+  socket.on('end', () => socket.end());
+  socket.write('nonsense\r\n\r\n');
+  await closed;
+  await aborted([true]);
+  expect(answer.match(/HTTP\/1.1 \d+/g)).toEqual(['HTTP/1.1 200']);
+});
+
 test('an answer that overtakes the body of its request ends the connection, once all of it has come', async () => {
   await server.close();
   // So long that it is not what ends the connection.
