@@ -38,7 +38,8 @@ export class EventStream {
   open(): void {
     this.#response.statusCode = 200;
     this.#response.setHeader('Content-Type', 'text/event-stream; charset=utf-8');
-    this.#response.setHeader('Cache-Control', 'no-cache');
+    // Who compresses a stream holds back its events.
+    this.#response.setHeader('Cache-Control', 'no-cache, no-transform');
     this.#response.setHeader('X-Accel-Buffering', 'no');
     this.#response.flushHeaders();
   }

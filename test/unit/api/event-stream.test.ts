@@ -14,7 +14,10 @@ class FakeResponse extends EventEmitter {
   ended = false;
   /** Whether the reader takes what is written. */
   reading = true;
-  setHeader() {}
+  readonly headers = new Map<string, string>();
+  setHeader(name: string, value: string) {
+    this.headers.set(name, value);
+  }
   flushHeaders() {}
   write(text: string) {
     this.writes.push(text);
@@ -38,6 +41,15 @@ function open(buffers: StreamBuffers, reading = true) {
   return { response, stream };
 }
 const tick = () => new Promise((resolve) => setImmediate(resolve));
+
+test('its headers ask proxies to hold nothing back: neither to gather events nor to compress them', () => {
+  const { response } = open(new StreamBuffers(1000));
+  expect(Object.fromEntries(response.headers)).toEqual({
+    'Content-Type': 'text/event-stream; charset=utf-8',
+    'Cache-Control': 'no-cache, no-transform',
+    'X-Accel-Buffering': 'no',
+  });
+});
 
 test('events of one tick leave in one write, later ones in another', async () => {
   const { response, stream } = open(new StreamBuffers(1000));
