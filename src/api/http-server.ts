@@ -9,8 +9,8 @@ import { messagesError } from './responses/messages-error.ts';
 
 const MAX_HEADER_BYTES = 32 * 1024;
 const HEADERS_TIMEOUT_MS = 20_000;
-/** Longer than the idle time-outs of common proxies, so that they close first. */
-const KEEP_ALIVE_TIMEOUT_MS = 75_000;
+/** Longer than the idle time-outs of common proxies (nginx 60 s, Traefik 90 s, Caddy 120 s), so that they close first. */
+const KEEP_ALIVE_TIMEOUT_MS = 130_000;
 const CHECK_INTERVAL_MS = 2_000;
 const CLOSE_IDLE_INTERVAL_MS = 50;
 /** For a sender to read the refusal and close its end; Node waits for that for ever. */

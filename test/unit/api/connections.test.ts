@@ -276,7 +276,8 @@ test('an answer that overtakes the body of its request ends the connection, once
     socket.on('data', (chunk: Buffer) => answers.set(socket, answers.get(socket) + chunk.toString('latin1')));
     await vi.waitFor(() => expect(answers.get(socket)).toMatch(/^HTTP\/1.1 401 [^]*\}$/), { timeout: 10_000 });
   }
-  expect(answers.get(whole)).toContain('Connection: keep-alive');
+  // Later than proxies let go of it: one that sends on a connection that is being closed makes a 502 of that.
+  expect(answers.get(whole)).toContain('Connection: keep-alive\r\nKeep-Alive: timeout=130\r\n');
   expect(answers.get(early)).toContain('Connection: close');
   let isReset = false;
   early.on('error', () => (isReset = true));
