@@ -16,6 +16,9 @@ const CLOSE_IDLE_INTERVAL_MS = 50;
 /** For a sender to read the refusal and close its end; Node waits for that for ever. */
 const REFUSED_GRACE_MS = 2_000;
 const MAX_CONNECTIONS = 16_384;
+/** Of the files that the process may open: for its own, such as those of a thread or an engine that is started again. */
+const OWN_FILES = 256;
+const FULL_INTERVAL_MS = 60_000;
 /** Turns of the event loop without a new connection after which none waits to be accepted. */
 const QUIET_TURNS = 3;
 /** What holds something of an answer listens for its end, and Koa for that of an answer in pieces several times. They do not grow with it. */
@@ -30,6 +33,15 @@ export interface HttpServerOptions {
   port: number;
   /** A request must arrive completely within this time, uploads excepted. */
   requestTimeoutMs: number;
+  /** Files that the process may have open, connections among them. */
+  maxOpenFiles?: number;
+  /** Told once in a minute at most that connections are closed because so many are open. */
+  onFull?: (connections: number) => void;
+}
+
+/** All files could be taken by connections, for which nobody needs a key: then no engine could be started again. */
+function mostConnections(maxOpenFiles: number): number {
+  return Math.min(MAX_CONNECTIONS, Math.floor(Math.max(maxOpenFiles - OWN_FILES, maxOpenFiles / 2)));
 }
 
 /** Whether a request's body may take long, by method and path. */
@@ -72,7 +84,7 @@ export class HttpServer {
     this.#server.on('checkExpectation', onRequest);
     // The middleware counts headers and refuses; Node would drop the ones beyond its own limit without a word.
     this.#server.maxHeadersCount = 0;
-    this.#server.maxConnections = MAX_CONNECTIONS;
+    this.#boundConnections(mostConnections(options.maxOpenFiles ?? Infinity));
     this.#server.on('clientError', answerClientError);
     this.#spareReaders();
     this.#server.on('connection', (socket: Socket) => {
@@ -80,6 +92,17 @@ export class HttpServer {
       this.#sockets.add(socket);
       socket.once('close', () => this.#sockets.delete(socket));
       closeBehindBody(socket);
+    });
+  }
+
+  #boundConnections(most: number): void {
+    this.#server.maxConnections = most;
+    let toldAt = -Infinity;
+    this.#server.on('drop', () => {
+      const now = performance.now();
+      if (now - toldAt < FULL_INTERVAL_MS) return;
+      toldAt = now;
+      this.#options.onFull?.(most);
     });
   }
 

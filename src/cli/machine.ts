@@ -61,3 +61,8 @@ export function usableMemory(): number {
   const limit = process.constrainedMemory();
   return limit > 0 ? Math.min(limit, totalmem()) : totalmem();
 }
+
+/** Files that this process may have open; Infinity where nothing says so. */
+export function maxOpenFiles(root = '/'): number {
+  return Number(/^Max open files +(\d+)/m.exec(readText(join(root, 'proc/self/limits')))?.[1] ?? Infinity);
+}

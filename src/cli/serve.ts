@@ -27,6 +27,7 @@ import { chooseEngine, engineFacts, trainedBase } from './choose-engine.ts';
 import { extensionSettings, refuseSettings, servedNames } from './engine-config.ts';
 import { systemFingerprint } from './fingerprint.ts';
 import { ServerKeys } from './key-setup.ts';
+import { maxOpenFiles } from './machine.ts';
 import { OPTIONS } from './options.ts';
 import { lossyOutput, withoutWaiting } from './output.ts';
 import { LoadingBar } from './progress.ts';
@@ -147,7 +148,7 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
     version,
     draining: () => draining,
   };
-  const http = new HttpServer(createApp(deps), settings, isUpload);
+  const http = listener(deps, maxOpenFiles());
   const port = await http.listen();
   undo.push(() => http.drain(0));
   await engine.ready();
@@ -161,6 +162,16 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
     await unwind(undo);
   };
   return { port, stop };
+}
+
+function listener(deps: ApiDeps, most: number): HttpServer {
+  const onFull = (connections: number) =>
+    deps.log.warn(
+      { connections, maxOpenFiles: most },
+      'No more connections are taken: new ones are closed until others end. Where the files that the process may open are what bounds them, ' +
+        'raise that limit (ulimit -n, LimitNOFILE of systemd).',
+    );
+  return new HttpServer(createApp(deps), { ...deps.settings, maxOpenFiles: most, onFull }, isUpload);
 }
 
 /**

@@ -1,7 +1,9 @@
 /** What `--host` and `--port` may be is said in terms of these flags. */
 import { spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
 import Koa from 'koa';
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 import { HttpServer } from '../../../src/api/http-server.ts';
 
 function listen(host: string, port = 0): { server: HttpServer; port: Promise<number> } {
@@ -43,4 +45,43 @@ test('what was sent before the end is read, however long the machine takes for e
   await server.acceptWaiting(60_000);
   expect(seen).toBe(20);
   await server.drain(0);
+});
+
+test('connections leave files to the process; that more are closed is told once, and those that end make room', async () => {
+  const app = new Koa();
+  app.use((ctx) => void (ctx.status = 204));
+  const told: number[] = [];
+  const options = { host: '127.0.0.1', port: 0, requestTimeoutMs: 60_000 };
+  const onFull = (connections: number) => void told.push(connections);
+  const server = new HttpServer(app, { ...options, maxOpenFiles: 260, onFull });
+  const few = new HttpServer(app, { ...options, maxOpenFiles: 6, onFull });
+  const [port, fewPort] = [await server.listen(), await few.listen()];
+  /** Whether it is answered. */
+  const ask = async (to: number): Promise<[Socket, boolean]> => {
+    const socket = connect(to, '127.0.0.1');
+    socket.on('error', () => undefined);
+    socket.write('GET / HTTP/1.1\r\nHost: a\r\n\r\n');
+    return [
+      socket,
+      await Promise.race([once(socket, 'data').then(() => true), once(socket, 'close').then(() => false)]),
+    ];
+  };
+  const fill = async (to: number, count: number) => {
+    const sockets: Socket[] = [];
+    for (let at = 0; at < count; at++) {
+      const [socket, isAnswered] = await ask(to);
+      expect(isAnswered).toBe(true);
+      sockets.push(socket);
+    }
+    return sockets;
+  };
+  const sockets = await fill(port, 130);
+  for (let more = 0; more < 3; more++) expect((await ask(port))[1]).toBe(false);
+  expect(told).toEqual([130]);
+  sockets[0]?.destroy();
+  await vi.waitFor(async () => expect((await ask(port))[1]).toBe(true), { timeout: 10_000 });
+  await fill(fewPort, 3);
+  expect((await ask(fewPort))[1]).toBe(false);
+  expect(told).toEqual([130, 3]);
+  await Promise.all([server.drain(0), few.drain(0)]);
 });

@@ -2,7 +2,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { quotaCores, usableCores } from '../../../src/cli/machine.ts';
+import { maxOpenFiles, quotaCores, usableCores } from '../../../src/cli/machine.ts';
 
 let root: string;
 beforeEach(() => {
@@ -65,3 +65,16 @@ test('a thread per core, not per hyper-thread, as far as the container goes: a w
   write({ 'sys/fs/cgroup/cpu.max': '250000 100000\n' });
   expect(usableCores(root)).toBe(Math.min(availableParallelism(), 2));
 });
+
+test.each([
+  ['1024', 1024],
+  ['unlimited', Infinity],
+])('a limit of open files of %s', (soft, expected) => {
+  const head = 'Limit                     Soft Limit           Hard Limit           Units\n';
+  write({
+    'proc/self/limits': `${head}Max processes  7  7  processes\nMax open files            ${soft}  4096  files\n`,
+  });
+  expect(maxOpenFiles(root)).toBe(expected);
+});
+
+test('a limit of open files that is not known', () => expect(maxOpenFiles(root)).toBe(Infinity));
