@@ -3,6 +3,7 @@
 
 #include "grammar/ebnf.h"
 #include "grammar/matcher.h"
+#include "grammar/number_lexer.h"
 #include "grammar/structural_tag.h"
 #include "patient_budget.h"
 #include "test.h"
@@ -51,6 +52,27 @@ TEST_ONCE(grammar_bounds_hold_one_by_one) {
     ranges += "{\"not\":{\"enum\":[" + at + ".5," + at + ".25,7]}},";
   }
   refuse_under("too many ranges of numbers", {.alternatives = 2, .seconds = 60}, schema, ranges + "{\"type\":\"number\"}]}");
+}
+
+// A lexer is its grammar's, for all sequences: what it refused to one it may be asked for by the next.
+TEST_ONCE(grammar_numbers_beyond_the_bound_are_refused_each_time) {
+  const LexerRef lexer = make_number_lexer({.avoid = {{7, 0}}}, Mode::kAccept);
+  LexState state = lexer->start();
+  uint8_t byte = '1';
+  const auto read_on = [&](const std::string& text) {
+    state = lexer->start();
+    for (char c : text) {
+      byte = uint8_t(c);
+      state = lexer->next(state, byte);
+    }
+  };
+  const auto read_all = [&] {
+    for (int number = 100'000; number < 1'000'000; ++number) read_on(std::to_string(number));
+  };
+  CHECK_ERROR(kRange, "too many different numbers", read_all());
+  CHECK_ERROR(kRange, "too many different numbers", lexer->next(state, byte));
+  read_on("100001");
+  CHECK_EQ(lexer->label(state), 0);
 }
 
 TEST_ONCE(grammar_repeats_are_bounded_whatever_the_budget) {

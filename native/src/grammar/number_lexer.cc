@@ -56,23 +56,24 @@ class SetLexer final : public NumberLexer {
     int symbol = symbol_of(byte);
     if (symbol < 0) return kDead;
     std::lock_guard<std::mutex> lock(mutex_);
-    int32_t known = rows_[size_t(state)][size_t(symbol)];
+    int32_t known = states_[size_t(state)].next[size_t(symbol)];
     if (known == kUnknown) {
-      Prefix prefix = prefixes_[size_t(state)];
+      Prefix prefix = states_[size_t(state)].prefix;
       known = extend(prefix, char(byte)) && feasible(prefix) ? intern(std::move(prefix)) : kNone;
-      rows_[size_t(state)][size_t(symbol)] = known;
+      states_[size_t(state)].next[size_t(symbol)] = known;
     }
     return known == kNone ? kDead : LexState(known);
   }
 
   int32_t label(LexState state) const override {
     std::lock_guard<std::mutex> lock(mutex_);
-    return accepted_[size_t(state)] ? 0 : kNone;
+    return states_[size_t(state)].accepted ? 0 : kNone;
   }
 
   int64_t distance(LexState state, int32_t) const override {
     std::lock_guard<std::mutex> lock(mutex_);
-    return accepted_[size_t(state)] ? 0 : missing(prefixes_[size_t(state)]);
+    const Known& known = states_[size_t(state)];
+    return known.accepted ? 0 : missing(known.prefix);
   }
 
   const NumberSet& set() const override { return set_; }
@@ -82,7 +83,7 @@ class SetLexer final : public NumberLexer {
     if (known.empty()) {
       uint64_t all = 0;
       for (int64_t more = 0; more <= whole_digits_ + 1; ++more) {
-        all = std::min(Natural::kMost, all + members_after(prefixes_[size_t(state)], more));
+        all = std::min(Natural::kMost, all + members_after(states_[size_t(state)].prefix, more));
         known.push_back(all);
       }
       bytes_ += 8 * known.size() + 50;
@@ -92,6 +93,11 @@ class SetLexer final : public NumberLexer {
 
  private:
   static constexpr int32_t kUnknown = -2;
+  struct Known {
+    Prefix prefix;
+    bool accepted;
+    std::array<int32_t, 15> next;  // by symbol
+  };
 
   void bound_digits(NumberSet& set) {
     whole_digits_ = significant_ = kGeneratedDigits;
@@ -147,16 +153,19 @@ class SetLexer final : public NumberLexer {
     return out + std::to_string(Natural(p.digits).modulo(step));
   }
 
+  // The id comes last: one whose state was refused would be found when the same text comes again, to another sequence of the grammar perhaps.
   int32_t intern(Prefix prefix) const {
-    auto [entry, fresh] = ids_.emplace(key_of(prefix), int32_t(prefixes_.size()));
-    if (fresh) {
-      bytes_ += 2 * entry->first.size() + 200;
-      require(prefixes_.size() < kMostStates && bytes_ < kMostNumberBytes, ErrorKind::kRange, "too many different numbers");
-      accepted_.push_back(complete(prefix));
-      prefixes_.push_back(std::move(prefix));
-      rows_.emplace_back().fill(kUnknown);
-    }
-    return entry->second;
+    std::string key = key_of(prefix);
+    if (const auto found = ids_.find(key); found != ids_.end()) return found->second;
+    const size_t bytes = bytes_ + 2 * key.size() + 200;
+    require(states_.size() < kMostStates && bytes < kMostNumberBytes, ErrorKind::kRange, "too many different numbers");
+    const auto id = int32_t(states_.size());
+    Known& known = states_.emplace_back(Known{std::move(prefix), false, {}});
+    known.accepted = complete(known.prefix);
+    known.next.fill(kUnknown);
+    ids_.emplace(std::move(key), id);
+    bytes_ = bytes;
+    return id;
   }
 
   // Reads one more character by JSON's syntax.
@@ -356,9 +365,7 @@ class SetLexer final : public NumberLexer {
   mutable std::mutex mutex_;
   mutable size_t bytes_ = 0;
   mutable std::unordered_map<std::string, int32_t> ids_;
-  mutable std::deque<Prefix> prefixes_;
-  mutable std::deque<std::array<int32_t, 15>> rows_;
-  mutable std::deque<bool> accepted_;
+  mutable std::deque<Known> states_;
   mutable std::unordered_map<LexState, std::vector<uint64_t>> members_;
 };
 
