@@ -443,5 +443,25 @@ TEST_ENGINE(a_vocabulary_that_is_too_small_is_refused) {
   CHECK_ERROR(kRange, "vocabulary", driver.step());
 }
 
+// Half of what a lexer may remember is left to those that have the program.
+TEST_ONCE(a_program_says_when_its_numbers_are_worn) {
+  const auto program = schema(R"({"type":"array","minItems":100000,"items":{"type":"integer","not":{"multipleOf":7}}})");
+  engine::Constraint constraint(program, {kEnd}, 10'000'000);
+  int64_t taken = 0;
+  const auto take = [&](const std::string& text) {
+    for (char c : text) constraint.take(taken++, c - ' ' + 1);
+  };
+  take("[");
+  int64_t number = 100'000'002;  // no multiple of 7, nor is what follows
+  for (; !program->worn && !constraint.failed(); number += 7'000'007) {
+    take(std::to_string(number));
+    constraint.prepare(taken);
+    take(",");
+  }
+  CHECK(number > 1'000'000'000);
+  CHECK(!constraint.failed());
+  CHECK(program->worn);
+}
+
 }  // namespace
 }  // namespace tandem::test

@@ -270,6 +270,9 @@ class CompileWorker : public BackgroundJob {
                    told->set(held_bytes(*program));
                    return Napi::Number::New(info.Env(), double(held_bytes(*program)));
                  }));
+      object.Set("worn", Napi::Function::New(env, [program = program_](const Napi::CallbackInfo& info) -> Napi::Value {
+                   return Napi::Boolean::New(info.Env(), program->worn);
+                 }));
       object.Set("constrain", Napi::Function::New(env, [program = program_](const Napi::CallbackInfo& info) {
                    return guarded(info.Env(), [&] { return constrain(program, info); });
                  }));

@@ -183,6 +183,9 @@ void Constraint::fill(int64_t index) {
   refused_ = 0;
   mask_.resize(matcher_.vocabulary().words());
   matcher_.fill_mask(mask_.data(), mask_.size());
+  const auto worn = [](const grammar::Thread& thread) { return thread.lexer->worn(); };
+  const std::vector<grammar::Thread>& threads = matcher_.state().threads;
+  if (std::any_of(threads.begin(), threads.end(), worn)) program_->worn = true;
   // No ending but the rest of the grammar's shortest text is known to fit.
   if (steers_ && matcher_.bytes_to_end() > int64_t(kEndingBytes) && room(max_tokens_ - index) == Room::kAlongPlan) leave_only_ending();
   allow_ends();

@@ -20,6 +20,8 @@ struct Program {
   std::shared_ptr<grammar::GrammarMasks> masks;
   // A shortest text as tokens; empty where it is too long to be looked for.
   std::vector<int32_t> shortest;
+  // Its lexers remember so much that further sequences should get one that is made anew. Set by its constraints.
+  mutable std::atomic<bool> worn{false};
 };
 // Throws as a compilation does when the budget's time is over.
 std::shared_ptr<const Program> make_program(grammar::GrammarRef grammar, std::shared_ptr<const grammar::SharedMasks> shared,

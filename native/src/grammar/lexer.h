@@ -29,6 +29,8 @@ class Lexer {
   virtual int64_t distance(LexState state, int32_t label) const = 0;
   // Appends the decoded text that this byte completes. Only string lexers decode.
   virtual void decode(LexState, uint8_t, std::string&) const {}
+  // Whether half of what it may remember of the texts that it was asked for is taken: when all of it is, new ones throw.
+  virtual bool worn() const { return false; }
 };
 using LexerRef = std::shared_ptr<const Lexer>;
 

@@ -76,6 +76,11 @@ class SetLexer final : public NumberLexer {
     return known.accepted ? 0 : missing(known.prefix);
   }
 
+  bool worn() const override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return states_.size() > kMostStates / 2 || bytes_ > kMostNumberBytes / 2;
+  }
+
   const NumberSet& set() const override { return set_; }
   const std::vector<uint64_t>& members(LexState state) const override {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -97,6 +97,8 @@ export interface NativeProgram {
   readonly micros: number;
   /** Bytes of its tables and of the masks that it keeps now. */
   heldBytes(): number;
+  /** It remembers so many numbers that new ones will soon be refused: further sequences should get one that is compiled anew. */
+  worn(): boolean;
 }
 
 /** A construct that is not decided while writing; `keyword` names it as the source does. */

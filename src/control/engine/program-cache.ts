@@ -22,8 +22,13 @@ class Programs {
 
   find(key: string): NativeProgram | null {
     const program = this.#entries.get(key)?.program;
-    if (program) this.put(key, program);
-    return program ?? null;
+    if (!program) return null;
+    if (program.worn()) {
+      this.#remove(key);
+      return null;
+    }
+    this.put(key, program);
+    return program;
   }
 
   put(key: string, program: NativeProgram): void {

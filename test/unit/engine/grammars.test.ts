@@ -10,7 +10,7 @@ import { GENERATE } from '../../../src/control/grammar/compile.ts';
 const constrain = (): never => {
   throw new Error('no sequence runs here');
 };
-const program = (bytes: number): NativeProgram => ({ micros: 1, heldBytes: () => bytes, constrain });
+const program = (bytes: number): NativeProgram => ({ micros: 1, heldBytes: () => bytes, worn: () => false, constrain });
 const spec = (text: string): GrammarSpec => ({ source: { kind: 'regex', text }, options: GENERATE });
 const VOCABULARY = { bytes: new Uint8Array(1), offsets: Int32Array.of(0, 1) };
 
@@ -56,6 +56,18 @@ describe('ProgramCache', () => {
     expect(cache.bytesOf('t')).toBeLessThanOrEqual(5000);
   });
 
+  it('gives nobody what is worn', () => {
+    let worn = false;
+    const cache = new ProgramCache();
+    cache.add('t', 'a', { ...program(1000), worn: () => worn });
+    cache.add('u', 'a', program(1000));
+    expect(cache.find('t', 'a')).not.toBeNull();
+    worn = true;
+    expect(cache.find('t', 'a')).toBeNull();
+    expect(cache.bytesOf('t')).toBe(0);
+    expect(cache.find('u', 'a')).not.toBeNull();
+  });
+
   it('shows one tenant nothing of another, and makes room among its own', () => {
     const cache = new ProgramCache(5000, 100_000);
     cache.add('t', 'a', program(1000));
@@ -68,7 +80,7 @@ describe('ProgramCache', () => {
   it('counts what masks have added since, and bounds all tenants together', () => {
     let held = 100;
     const cache = new ProgramCache(5000, 8000);
-    cache.add('t', 'grows', { micros: 1, heldBytes: () => held, constrain });
+    cache.add('t', 'grows', { micros: 1, heldBytes: () => held, worn: () => false, constrain });
     held = 10_000;
     cache.add('t', 'next', program(100));
     expect(cache.find('t', 'grows')).toBeNull();
@@ -95,7 +107,7 @@ describe('ProgramCache', () => {
     const cache = new ProgramCache(5000, 1_000_000);
     let measured = 0;
     let held = 100;
-    const counted = () => ({ micros: 1, heldBytes: () => (measured++, held), constrain });
+    const counted = () => ({ micros: 1, heldBytes: () => (measured++, held), worn: () => false, constrain });
     for (let at = 0; at < 500; at++) cache.add(`t${at}`, 'a', counted());
     expect(measured).toBeLessThan(4 * 500);
     // Masks were made meanwhile: nobody uses these entries, and still they are counted.

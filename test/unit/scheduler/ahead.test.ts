@@ -203,6 +203,7 @@ describe('no step is planned ahead', () => {
   const program: NativeProgram = {
     micros: 1,
     heldBytes: () => 1,
+    worn: () => false,
     constrain: () => ({ take: () => {}, forced: () => new Uint8Array(0), jump: () => 0 }),
   };
   const speculation = { numSpeculativeTokens: 2, promptLookupMax: 2, promptLookupMin: 1, measured: false };

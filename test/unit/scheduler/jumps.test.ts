@@ -42,7 +42,12 @@ class FakeConstraint implements NativeConstraint {
   }
 }
 
-const program: NativeProgram = { micros: 1, heldBytes: () => 1, constrain: (options) => new FakeConstraint(options) };
+const program: NativeProgram = {
+  micros: 1,
+  heldBytes: () => 1,
+  worn: () => false,
+  constrain: (options) => new FakeConstraint(options),
+};
 const speller: Speller = { spell: (_, text) => Int32Array.from(text, (byte) => SPELT + byte) };
 
 /** The whole output of a sequence that runs alone, and where deliveries end in it. */
