@@ -1,6 +1,7 @@
-// AMX's tiles for machines with AVX-512 alone: stands for the intrinsics and for the functions of simd/tiles.h in the program amx_tests. Follows
-// Intel's manual: products are rounded as described there, and what the hardware would refuse throws: shapes that do not fit each other, tiles
-// without a shape, numbers that no tile has. It reads memory as any code does, so a missing tile_fence does not show, nor does speed.
+// AMX's tiles for machines with AVX-512 alone: stands for the intrinsics and for the functions of simd/tiles.h in amx_tests and in the sanitized
+// native_tests. Follows Intel's manual: products are rounded as described there, and what the hardware would refuse throws: shapes that do not
+// fit each other, tiles without a shape, numbers that no tile has. It reads memory as any code does, so a missing tile_fence does not show, nor
+// does speed.
 #pragma once
 #include <immintrin.h>
 
