@@ -119,7 +119,9 @@ void check_spoilt(int64_t odd, uint16_t bits, const std::vector<size_t>& spoilt_
   for (size_t table = 0; table < shape.projections.size(); ++table) {
     for (size_t which : spoilt_factors) {
       auto& factors = spoilt.factors[2 * (table * ranks.size() + kSpoilt) + which];
-      for (size_t i = 0; i < factors.size(); i += 3) factors.data()[i].bits = bits;
+      std::vector<bf16> values = factors.download();
+      for (size_t i = 0; i < values.size(); i += 3) values[i].bits = bits;
+      cuda::device_copy(factors.data(), values.data(), values.size() * sizeof(bf16));
     }
   }
   const auto others_same = [&](const std::vector<float>& a, const std::vector<float>& b, int64_t width) {
