@@ -19,6 +19,7 @@ using cuda::Lora;
 using cuda::LoraBack;
 using cuda::LoraOuter;
 using cuda::LoraPart;
+using cuda::LoraTile;
 using cuda::LoraWeights;
 
 // What is called so, the bytes that it moves, 0 where only its time counts, and the call.
@@ -26,20 +27,20 @@ using TimeAdapter = std::function<void(const std::string& name, double bytes, co
 
 // Queries, keys and values of a decode step. What comes next, the product, fetches its weights meanwhile.
 inline void time_adapter_part(const Lora& one, const std::string& name, const TimeAdapter& time) {
-  DeviceBuffer<float> u(size_t(std::max(one.rows, LoraPart::kLeastRows) * 3 * one.most_rank)), part(size_t(one.rows * 3 * one.out));
-  DeviceBuffer<int32_t> arrived(size_t(LoraPart::kMostRows * LoraPart::kMost));
+  DeviceBuffer<float> u(size_t(cuda::lora_part_floats(one.rows, 3, one.most_rank))), part(size_t(one.rows * 3 * one.out));
+  const DeviceBuffer<LoraTile> tiles(cuda::lora_tiles(std::vector<int32_t>(size_t(one.rows)), one.adapter_count));
   LoraPart all{};
   for (int64_t i = 0; i < 3; ++i) all.projections[i] = {one.adapters, i * one.out, one.out};
   all.count = 3;
   all.adapter_count = one.adapter_count;
-  all.row_adapters = one.row_adapters;
+  all.tiles = tiles.data();
+  all.tile_count = int64_t(tiles.size());
   all.rows = one.rows;
   all.in = one.in;
   all.most_rank = one.most_rank;
   all.x = one.x;
   all.ldx = one.ldx;
   all.u = u.data();
-  all.arrived = arrived.data();
   all.part = part.data();
   all.columns = 3 * one.out;
   time(name + "part of 3", 0, [&] { lora_part(all, nullptr); });
@@ -113,8 +114,9 @@ inline void time_adapted_product(int64_t rows, int64_t k, const std::vector<int6
   DeviceBuffer<float> workspace(size_t((splits + 1) * rows * n));
   LoraPart part{};
   part.rows = rows, part.most_rank = rank;
-  DeviceBuffer<float> u(size_t(std::max(rows, LoraPart::kLeastRows) * LoraPart::kMost * rank));
-  DeviceBuffer<int32_t> arrived(size_t(LoraPart::kMostRows * LoraPart::kMost)), which{size_t(rows)};
+  DeviceBuffer<float> u(size_t(cuda::lora_part_floats(rows, LoraPart::kMost, rank)));
+  DeviceBuffer<int32_t> arrived{size_t(LoraPart::kArrivals)};
+  const DeviceBuffer<LoraTile> tiles(cuda::lora_tiles(std::vector<int32_t>(size_t(rows)), 1));
   std::vector<LoraWeights> weights;
   for (int64_t out : outs) {
     part.projections[part.count] = {nullptr, part.columns, out};
@@ -124,7 +126,8 @@ inline void time_adapted_product(int64_t rows, int64_t k, const std::vector<int6
   const DeviceBuffer<LoraWeights> table(weights);
   for (int64_t i = 0; i < part.count; ++i) part.projections[i].adapters = table.data() + i;
   part.adapter_count = 1;
-  part.row_adapters = which.data();
+  part.tiles = tiles.data();
+  part.tile_count = int64_t(tiles.size());
   part.in = part.ldx = k;
   part.x = x.data();
   part.u = u.data();

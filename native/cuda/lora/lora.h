@@ -2,6 +2,8 @@
 // (grouped as S-LoRA and Punica do). What a row gets depends on the row and its factors alone: the orders of the sums are those of
 // lora_sums.h, in every kernel, and B u is added to the product's sum once.
 #pragma once
+#include <vector>
+
 #include "cuda/common/gpu.h"
 
 namespace tandem::cuda {
@@ -38,25 +40,41 @@ void lora_shrink(const Lora* all, int64_t count, cudaStream_t stream);
 void lora_expand(const Lora* all, int64_t count, cudaStream_t stream);
 void lora_add(const Lora* all, int64_t count, cudaStream_t stream);
 
-// Projections that read the same rows and whose outputs lie in one product: B u of all of them by one launch, as one more part of the
-// product. It goes on the stream right behind the product, and runs beside that where it may.
+// Rows of a batch that have one adapter, or none, ascending.
+struct alignas(16) LoraTile {
+  static constexpr int kRows = 8;
+
+  int32_t adapter = -1;  // -1 = none
+  int32_t count = 0;     // 0: it is nobody's
+  int32_t unused[2] = {};
+  int32_t rows[kRows] = {-1, -1, -1, -1, -1, -1, -1, -1};
+};
+
+// At most one that is not full per adapter, and one of rows without.
+int64_t lora_most_tiles(int64_t rows, int64_t adapter_count);
+// Tiles in the order of their first rows, and empty ones behind them: lora_most_tiles() in all. An index outside [0, adapter_count) = none.
+std::vector<LoraTile> lora_tiles(const std::vector<int32_t>& row_adapters, int64_t adapter_count);
+
+// Projections that read the same rows and whose outputs lie in one product: B u of all of them, as one more part of the product, by
+// two launches. They go on the stream right behind the product, and the first runs beside that where it may.
 struct LoraPart {
   struct Projection {
     const LoraWeights* adapters;  // of all adapters of the batch, as in Lora
     int64_t first, out;           // columns of the part
   };
   static constexpr int kMost = 3;
-  static constexpr int64_t kMostRows = 256, kLeastRows = 64;
+  static constexpr int64_t kMostRows = 256, kArrivals = 2;
 
   Projection projections[kMost];
   int64_t count;
   int64_t adapter_count;
-  const int32_t* row_adapters;
+  const LoraTile* tiles;  // of the rows, in device memory: inputs of a step
+  int64_t tile_count;
   int64_t rows, in, most_rank;
   const bf16* x;
   int64_t ldx;
-  float* u;          // [the more of rows and kLeastRows][count][most_rank]: scratch
-  int32_t* arrived;  // [kMostRows][kMost]: zeros, as they are again afterwards
+  float* u;          // lora_part_floats(): scratch
+  int32_t* arrived;  // kArrivals zeros, as they are again afterwards: of a gated product (MatMul::adapters)
   float* part;       // [rows][columns]: B u, or what changes no sum where a row has none
   int64_t columns;
   // What the product behind this one will read: its factors may be fetched to the L2 cache meanwhile (LoraWithin).
@@ -65,6 +83,7 @@ struct LoraPart {
   // The kernel right before on the stream is a product by wgmma with MatMul::beside, of the same rows, that uses nothing written here.
   bool beside = false;
 };
+int64_t lora_part_floats(int64_t rows, int64_t count, int64_t most_rank);
 // Throws Error(kRange) naming the argument.
 void lora_part(const LoraPart& args, cudaStream_t stream);
 void check_lora_part(const LoraPart& args, const char* name);

@@ -93,19 +93,31 @@ __device__ __forceinline__ void add_run(const Eight& upper, const Eight& lower, 
   }
 }
 
+// The lane's i-th sum of a segment, and whose it is: of this rank, and of row i % 2 of the lane's two.
+__device__ __forceinline__ float sum_of(const RankSums& sums, int i) { return sums.even[i] + sums.odd[i]; }
+__device__ __forceinline__ int rank_of_sum(int i) { return int(threadIdx.x) % kWarp / kQuad + i / 2 * (kRanks / 2); }
+
 // To a segment's sums: [rank][row].
 __device__ __forceinline__ void put_sums(const RankSums& sums, float* segment) {
-  const int lane = int(threadIdx.x) % kWarp, group = lane / kQuad, row = lane % kQuad * 2;
+  const int row = int(threadIdx.x) % kQuad * 2;
   GPU_UNROLL
-  for (int i = 0; i < 4; ++i) segment[(group + i / 2 * (kRanks / 2)) * kRows + row + i % 2] = sums.even[i] + sums.odd[i];
+  for (int i = 0; i < 4; ++i) segment[rank_of_sum(i) * kRows + row + i % 2] = sum_of(sums, i);
+}
+
+// Of one rank and row.
+__device__ __forceinline__ float sum_in_order(const float (&segments)[kSegments]) {
+  float sum = segments[0];
+  GPU_UNROLL
+  for (int s = 1; s < kSegments; ++s) sum += segments[s];
+  return sum;
 }
 
 // A sum of all segments, in order.
 __device__ __forceinline__ float sum_of_segments(const float* segments, int at) {
-  float sum = segments[at];
+  float all[kSegments];
   GPU_UNROLL
-  for (int s = 1; s < kSegments; ++s) sum += segments[s * kSegmentSums + at];
-  return sum;
+  for (int s = 0; s < kSegments; ++s) all[s] = segments[s * kSegmentSums + at];
+  return sum_in_order(all);
 }
 
 // Ranks that lie `in` elements apart.
@@ -115,16 +127,16 @@ struct ShrinkFactors {
   bool vectors;  // they, and the rows x, are read 16 bytes at a time
 };
 
-// This warp's segment of kTiles times kRows rows, x_of(i) each. Of rows and ranks that there are not the last again.
+// A segment of kTiles times kRows rows, x_of(i) each, by a warp. Of rows and ranks that there are not the last again.
 template <bool kVector, int kTiles, class Rows>
-__device__ __forceinline__ void sum_segment(const Rows& x_of, int count, const ShrinkFactors& f, RankSums (&sums)[kTiles]) {
+__device__ __forceinline__ void sum_segment(const Rows& x_of, int count, int number, const ShrinkFactors& f, RankSums (&sums)[kTiles]) {
   const int lane = int(threadIdx.x) % kWarp, group = lane / kQuad, segment = segment_of(f.in);
-  const int begin = int(threadIdx.x) / kWarp * segment, end = max(begin, min(begin + segment, f.in));
+  const int begin = number * segment, end = max(begin, min(begin + segment, f.in));
   const bf16 *upper = f.a + int64_t(min(group, f.ranks - 1)) * f.in, *lower = f.a + int64_t(min(group + kRanks / 2, f.ranks - 1)) * f.in;
   const bf16* rows[kTiles];
   GPU_UNROLL
   for (int i = 0; i < kTiles; ++i) rows[i] = x_of(min(i * kRows + group, count - 1));
-  constexpr int kRuns = kVector ? kStep / kRun : 1;  // whose loads are under way together
+  constexpr int kRuns = !kVector ? 1 : kTiles == 1 ? 2 * kStep / kRun : kStep / kRun;  // whose loads are under way together
   const int whole = begin + (end - begin + kStep - 1) / kStep * kStep;
   GPU_UNROLL_1
   for (int step = begin; step < whole; step += kRuns * kRun) {
@@ -139,6 +151,7 @@ __device__ __forceinline__ void sum_segment(const Rows& x_of, int count, const S
     }
     GPU_UNROLL
     for (int run = 0; run < kRuns; ++run) {
+      if (step + run * kRun >= whole) break;
       GPU_UNROLL
       for (int i = 0; i < kTiles; ++i) add_run(ranks[run][0], ranks[run][1], inputs[run][i], sums[i]);
     }
@@ -152,8 +165,9 @@ __device__ __forceinline__ void shrink(const Rows& x_of, int count, const Shrink
   constexpr int kTile = kSegments * kSegmentSums;
   GPU_SHARED(segments, float[kTiles * kTile]);
   RankSums sums[kTiles] = {};
-  if (f.vectors) sum_segment<true>(x_of, count, f, sums);
-  else sum_segment<false>(x_of, count, f, sums);
+  const int segment = int(threadIdx.x) / kWarp;
+  if (f.vectors) sum_segment<true>(x_of, count, segment, f, sums);
+  else sum_segment<false>(x_of, count, segment, f, sums);
   GPU_UNROLL
   for (int i = 0; i < kTiles; ++i) put_sums(sums[i], segments + i * kTile + int(threadIdx.x) / kWarp * kSegmentSums);
   __syncthreads();  // all segments are there

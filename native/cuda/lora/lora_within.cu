@@ -15,23 +15,17 @@ constexpr int64_t kEnoughWithin = 48;
 // That a block makes one after the other, before the product is given less room, and at most.
 constexpr int64_t kFewItems = 2, kMostItems = 4;
 
-// Tiles that the rows may be: at most one that is not full per adapter, and one without.
-int64_t most_tiles(const LoraPart& a) {
-  const int64_t groups = std::min(a.rows, a.adapter_count + 1), full = LoraWithin::kTileRows;
-  return std::min(a.rows, (a.rows + (full - 1) * groups) / full);
-}
-
 int64_t items_of(const LoraPart& a, int64_t slice) {
   int64_t slices = 0;
   for (int64_t i = 0; i < a.count; ++i) slices += ceil_div(a.projections[i].out, slice);
-  return most_tiles(a) * slices;
+  return a.tile_count * slices;
 }
 
 }  // namespace
 
 bool lora_fits_within(const LoraPart& a) { return a.rows >= 1 && a.rows <= LoraWithin::kMostRows && a.most_rank <= LoraWithin::kMostRank; }
 
-int64_t lora_least_within(const LoraPart& a) { return ceil_div(most_tiles(a) * a.count, kFewItems); }
+int64_t lora_least_within(const LoraPart& a) { return ceil_div(a.tile_count * a.count, kFewItems); }
 
 LoraWithin lora_within(const LoraPart& a, int64_t free) {
   check_lora_part(a, "lora_within");

@@ -17,47 +17,9 @@ struct WithinShared {
 
   float segments[kSegments * kSegmentSums];
   float u[LoraWithin::kTileRows * kRankStride];
-  int32_t adapters[LoraWithin::kMostRows];                      // of each row, -1 = none
-  int32_t leads[LoraWithin::kMostRows];                         // whether the row is the first of its tile
-  int32_t tiles[LoraWithin::kMostRows][LoraWithin::kTileRows];  // rows, -1 = no more
-  int32_t tile_count;
-  int32_t unused[3];
+  LoraTile tile;
 };
 static_assert(sizeof(WithinShared) % 16 == 0 && LoraWithin::kTileRows == kRows);
-
-// The rows of each adapter, kTileRows at a time.
-__device__ __forceinline__ void find_tiles(const LoraPart& a, WithinShared& shared) {
-  constexpr int kTileRows = LoraWithin::kTileRows;
-  const int row = int(threadIdx.x), rows = int(a.rows);
-  GPU_NO_UNROLL
-  for (int i = row; i < rows * kTileRows; i += LoraWithin::kThreads) shared.tiles[i / kTileRows][i % kTileRows] = -1;
-  if (row < rows) {
-    const int32_t adapter = __ldcg(a.row_adapters + row);
-    shared.adapters[row] = adapter >= 0 && adapter < a.adapter_count ? adapter : -1;
-  }
-  __syncthreads();  // all rows' adapters are there
-  int before = 0, first = row;
-  if (row < rows) {
-    for (int other = 0; other < row; ++other) {
-      if (shared.adapters[other] != shared.adapters[row]) continue;
-      if (before % kTileRows == 0) first = other;
-      ++before;
-    }
-    if (before % kTileRows == 0) first = row;
-    shared.leads[row] = first == row;
-  }
-  __syncthreads();  // all know who leads
-  if (row < rows) {
-    int tile = 0, count = 0;
-    for (int other = 0; other < rows; ++other) {
-      tile += other < first ? shared.leads[other] : 0;
-      count += shared.leads[other];
-    }
-    shared.tiles[tile][before % kTileRows] = row;
-    if (row == 0) shared.tile_count = count;
-  }
-  __syncthreads();  // the tiles are there
-}
 
 // Outputs [begin, end) of a projection for a tile of rows, kMost at most.
 //
@@ -89,11 +51,14 @@ class TileWithin {
     if (steps_ == 0) next_.expands = true;
   }
 
-  __device__ __forceinline__ void run() {
+  // Calls asked() when factors are on their way.
+  template <class Asked>
+  __device__ __forceinline__ void run(const Asked& asked) {
     fetch_factors();
     Place ahead = next_;
     GPU_UNROLL_1
     for (int i = 0; i < kUnits; ++i, advance(ahead)) bring_factors(ahead, i);
+    asked();
     wait_for_inputs();
     GPU_UNROLL_1
     for (int i = 0; i < kUnits; ++i, advance(next_)) {
@@ -321,13 +286,13 @@ __device__ __forceinline__ void clear_within(const LoraPart& a, int which, const
   }
 }
 
-template <int kMost, int kBytes>
+template <int kMost, int kBytes, class Asked>
 __device__ __forceinline__ void add_within(const LoraPart& a, int which, const LoraWeights& w, const int32_t* rows, int begin, int end,
-                                           WithinShared& shared) {
+                                           WithinShared& shared, const Asked& asked) {
   constexpr int kUnitBytes = TileWithin<kMost, 2>::kUnitBytes, kFit = (kBytes - int(sizeof(WithinShared))) / kUnitBytes;
   static_assert(kFit >= 2, "one is used while others come");
   constexpr int kMostUnits = 12;
-  TileWithin < kMost, kFit<kMostUnits ? kFit : kMostUnits>(a, which, w, rows, begin, end, shared).run();
+  TileWithin < kMost, kFit<kMostUnits ? kFit : kMostUnits>(a, which, w, rows, begin, end, shared).run(asked);
 }
 
 // By the threads of block number `block` of the launch's first ones, which have kBytes of shared memory. `awaited`: others wait for them, until
@@ -338,29 +303,36 @@ __device__ __forceinline__ void run_within(const LoraWithin& within, bool awaite
   if (threadIdx.x >= LoraWithin::kThreads) return;
   const LoraPart& a = within.part;
   WithinShared& shared = *reinterpret_cast<WithinShared*>(memory);
-  fetch_next(a, block * LoraWithin::kThreads + int(threadIdx.x), within.blocks * LoraWithin::kThreads);
-  find_tiles(a, shared);
   const int slice = int(within.slice);
   int per_tile = 0;
   GPU_NO_UNROLL
   for (int i = 0; i < int(a.count); ++i) per_tile += (int(a.projections[i].out) + slice - 1) / slice;
   GPU_UNROLL_1
-  for (int item = block; item < shared.tile_count * per_tile; item += within.blocks) {
+  for (int item = block; item < int(a.tile_count) * per_tile; item += within.blocks) {
     if (item > block) __syncthreads();  // all are done with the tile before, whose units may have been elsewhere
+    constexpr int kWords = int(sizeof(LoraTile) / sizeof(int32_t));
+    const LoraTile& tile = a.tiles[item / per_tile];
+    if (threadIdx.x < kWords)
+      reinterpret_cast<int32_t*>(&shared.tile)[threadIdx.x] = __ldcg(reinterpret_cast<const int32_t*>(&tile) + threadIdx.x);
+    __syncthreads();  // the tile is there
+    if (shared.tile.count == 0) continue;
     int which = 0, begin = item % per_tile * slice;
     GPU_NO_UNROLL
     for (; begin >= int(a.projections[which].out); ++which) {
       begin -= (int(a.projections[which].out) + slice - 1) / slice * slice;
     }
     const int end = min(begin + slice, int(a.projections[which].out));
-    const int32_t* rows = shared.tiles[item / per_tile];
-    const int32_t adapter = shared.adapters[rows[0]];
+    const int32_t *rows = shared.tile.rows, adapter = shared.tile.adapter;
     LoraWeights w{};
     if (adapter >= 0) w = load_fresh(a.projections[which].adapters + adapter);
     w.rank = min(w.rank, int32_t(a.most_rank));
+    // The block's own come first, as its product waits for them.
+    const auto fetch_others = [&] {
+      if (item == block) fetch_next(a, block * LoraWithin::kThreads + int(threadIdx.x), within.blocks * LoraWithin::kThreads);
+    };
     if (w.rank == 0) clear_within(a, which, rows, begin, end);
-    else if (rows[1] < 0) add_within<1, kBytes>(a, which, w, rows, begin, end, shared);
-    else add_within<LoraWithin::kTileRows, kBytes>(a, which, w, rows, begin, end, shared);
+    else if (rows[1] < 0) add_within<1, kBytes>(a, which, w, rows, begin, end, shared, fetch_others);
+    else add_within<LoraWithin::kTileRows, kBytes>(a, which, w, rows, begin, end, shared, fetch_others);
   }
   if (!awaited) return;
   wait_for_inputs();  // who used the counter before; a block without a tile has not waited

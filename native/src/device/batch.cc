@@ -152,6 +152,11 @@ Adapters adapters_of(const model::ForwardBatch& batch) {
   return out;
 }
 
+const cuda::LoraTile* put_tiles(const std::vector<int32_t>& row_adapters, int64_t adapter_count, cuda::Inputs& inputs) {
+  const bool few = int64_t(row_adapters.size()) <= cuda::LoraPart::kMostRows;
+  return few ? inputs.put(cuda::lora_tiles(row_adapters, adapter_count)) : nullptr;
+}
+
 void send_adapters(const Adapters& adapters, int64_t layers, cuda::Inputs& inputs, Batch& out) {
   if (adapters.distinct.empty()) return;
   std::vector<cuda::LoraWeights> table;
@@ -164,6 +169,7 @@ void send_adapters(const Adapters& adapters, int64_t layers, cuda::Inputs& input
   std::vector<int32_t> row_adapters = adapters.rows;
   row_adapters.resize(size_t(out.rows), -1);
   out.row_adapters = inputs.put(row_adapters);
+  out.adapter_tiles = put_tiles(row_adapters, out.adapter_count, inputs);
   out.adapters = inputs.put(table);
 }
 
@@ -177,15 +183,18 @@ void send_wanted(const std::vector<int32_t>& wanted, const Adapters& adapters, c
   out.wanted_count = int64_t(wanted.size());
   out.wanted_places = inputs.put(places);
   out.wanted_adapters = inputs.put(rows);
+  if (!rows.empty()) out.wanted_tiles = put_tiles(rows, out.adapter_count, inputs);
 }
 
 }  // namespace
 
 size_t batch_bytes(const BatchSizes& s, int64_t layers) {
   using cuda::Inputs;
-  return 7 * Inputs::bytes_of<int32_t>(s.rows) + 2 * Inputs::bytes_of<cuda::AttentionTile>(s.tiles) +
-         Inputs::bytes_of<cuda::PrefixTile>(s.prefixes) + Inputs::bytes_of<cuda::PrefixMember>(s.rows) +
-         Inputs::bytes_of<int32_t>(s.table) + Inputs::bytes_of<cuda::LoraWeights>(layers * model::kModules * s.adapters);
+  const int64_t tiles = s.adapters > 0 ? std::min(s.rows, cuda::LoraPart::kMostRows) : 0;
+  return 7 * Inputs::bytes_of<int32_t>(s.rows) + 2 * Inputs::bytes_of<cuda::LoraTile>(tiles) +
+         2 * Inputs::bytes_of<cuda::AttentionTile>(s.tiles) + Inputs::bytes_of<cuda::PrefixTile>(s.prefixes) +
+         Inputs::bytes_of<cuda::PrefixMember>(s.rows) + Inputs::bytes_of<int32_t>(s.table) +
+         Inputs::bytes_of<cuda::LoraWeights>(layers * model::kModules * s.adapters);
 }
 
 BatchSizes batch_sizes(const model::ForwardBatch& batch, const model::Spec& spec) {

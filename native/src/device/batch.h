@@ -31,12 +31,14 @@ struct Batch {
   const int32_t* row_adapters = nullptr;        // rows, -1 = none
   const cuda::LoraWeights* adapters = nullptr;  // [layer][module][adapters of the batch]
   int64_t adapter_count = 0, most_rank = 0;
+  const cuda::LoraTile* adapter_tiles = nullptr;  // of at most LoraPart::kMostRows rows: lora_most_tiles()
   // Of some batches the rows whose final state is asked for, ascending; each row's place among them, -1 = it is not; and their adapters. Null:
   // all are taken for such rows.
   const int32_t* wanted = nullptr;
   int64_t wanted_count = 0;
   const int32_t* wanted_places = nullptr;
   const int32_t* wanted_adapters = nullptr;
+  const cuda::LoraTile* wanted_tiles = nullptr;
   // Per slot the token that it sampled last; null where every token is an id.
   const int32_t* last_tokens = nullptr;
   int64_t last_count = 0;

@@ -80,6 +80,7 @@ Batch Layers::attend_wanted(const Batch& batch, int64_t index, const cuda::KvLay
   Batch rest = batch;
   rest.rows = batch.wanted_count;
   rest.row_adapters = batch.wanted_adapters;
+  rest.adapter_tiles = batch.wanted_tiles;
   rest.slots = nullptr;  // which are the batch's rows'
   if (rest.rows == 0) return rest;
   run_attention(batch, index, kv, queries, activation_.data(), nullptr);
@@ -304,6 +305,7 @@ std::optional<cuda::Parts> Layers::project_beside(const Batch& batch, int64_t la
   if (parts.count == 0) parts = {workspace_.data(), 1, batch.rows, w.n};
   const int64_t each = batch.rows * w.n;
   if (batch.rows > cuda::LoraPart::kMostRows || (parts.count + 1) * each > sizes_.workspace_floats) return {};
+  if (cuda::lora_part_floats(batch.rows, cuda::LoraPart::kMost, batch.most_rank) > sizes_.lora_floats) return {};
   cuda::LoraPart part = part_of(batch, layer, which, w, x, workspace_.data() + parts.count * each);
   if (weights_.kernels.adapters == cuda::AdapterKernel::kWithin && cuda::matmul_takes_adapters(args, part)) {
     args.adapters = &part;
@@ -329,7 +331,8 @@ cuda::LoraPart Layers::part_of(const Batch& batch, int64_t layer, model::Product
   }
   add_next(batch, layer, which, part);
   part.adapter_count = batch.adapter_count;
-  part.row_adapters = batch.row_adapters;
+  part.tiles = batch.adapter_tiles;
+  part.tile_count = cuda::lora_most_tiles(batch.rows, batch.adapter_count);
   part.rows = batch.rows;
   part.in = part.ldx = w.k;
   part.most_rank = batch.most_rank;

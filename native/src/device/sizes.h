@@ -9,7 +9,7 @@ namespace tandem::device {
 inline constexpr size_t kLanes = 2;
 
 // Counters of adapters beside a product.
-inline constexpr int64_t kLoraArrivals = cuda::LoraPart::kMostRows * cuda::LoraPart::kMost;
+inline constexpr int64_t kLoraArrivals = cuda::LoraPart::kArrivals;
 
 // Outputs and inputs of a layer's products, those of experts left out: of every kind of layer that there is.
 std::vector<std::pair<int64_t, int64_t>> product_shapes(const model::Spec& spec);

@@ -297,14 +297,14 @@ struct AdaptedLayers {
 
   AdaptedLayers(int64_t rows, int64_t width)
       : p(rows, width, width, 31, kWgmma), a(bf16s(p.random, size_t(kRank * width))), b(bf16s(p.random, size_t(kRank * width))),
-        table(std::vector<cuda::LoraWeights>{{a.data(), b.data(), int32_t(kRank), 0.5f}}), adapters{size_t(rows)},
-        ones(std::vector<float>(size_t(width), 1.0f)) {}
+        table(std::vector<cuda::LoraWeights>{{a.data(), b.data(), int32_t(kRank), 0.5f}}),
+        tiles(cuda::lora_tiles(std::vector<int32_t>(size_t(rows)), 1)), ones(std::vector<float>(size_t(width), 1.0f)) {}
 
   std::vector<float> run(bool beside) {
     const int64_t each = p.m * p.n, splits = cuda::matmul_splits(p.n, p.k);
-    DeviceBuffer<float> hidden(p.y.download()), u(size_t(std::max(p.m, cuda::LoraPart::kLeastRows) * kRank));
+    DeviceBuffer<float> hidden(p.y.download()), u(size_t(cuda::lora_part_floats(p.m, 1, kRank)));
     DeviceBuffer<float> workspace(size_t((splits + 1) * each));
-    DeviceBuffer<int32_t> arrived(size_t(cuda::LoraPart::kMostRows * cuda::LoraPart::kMost));
+    DeviceBuffer<int32_t> arrived(size_t(cuda::LoraPart::kArrivals));
     const int64_t floats = int64_t(workspace.size());
     cuda::MatMul product{p.x.data(), p.k, p.m, p.w.data(), p.n, p.k, workspace.data(), p.n, false, workspace.data(), floats};
     product.kernel = kWgmma;
@@ -316,7 +316,8 @@ struct AdaptedLayers {
     cuda::LoraPart added{};
     added.projections[0] = {table.data(), 0, p.n};
     added.count = added.adapter_count = 1;
-    added.row_adapters = adapters.data();
+    added.tiles = tiles.data();
+    added.tile_count = int64_t(tiles.size());
     added.rows = p.m;
     added.in = added.ldx = p.k;
     added.most_rank = kRank;
@@ -339,7 +340,7 @@ struct AdaptedLayers {
   Product p;
   DeviceBuffer<bf16> a, b;
   DeviceBuffer<cuda::LoraWeights> table;
-  DeviceBuffer<int32_t> adapters;
+  DeviceBuffer<cuda::LoraTile> tiles;
   DeviceBuffer<float> ones;
 };
 

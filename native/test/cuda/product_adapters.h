@@ -28,8 +28,9 @@ struct AdaptedProduct {
       tables.emplace_back(table);
     }
     parts = cuda::matmul_splits(s.n, s.k);
-    u = DeviceBuffer<float>(size_t(std::max(p.m, cuda::LoraPart::kLeastRows) * cuda::LoraPart::kMost * most_rank));
-    arrived = DeviceBuffer<int32_t>(size_t(cuda::LoraPart::kMostRows * cuda::LoraPart::kMost));
+    u = DeviceBuffer<float>(size_t(cuda::lora_part_floats(p.m, cuda::LoraPart::kMost, most_rank)));
+    arrived = DeviceBuffer<int32_t>(size_t(cuda::LoraPart::kArrivals));
+    tiles = DeviceBuffer<cuda::LoraTile>(cuda::lora_tiles(rows, int64_t(ranks.size())));
   }
 
   // Of scratch in which nothing has been made.
@@ -41,7 +42,8 @@ struct AdaptedProduct {
     }
     part.count = int64_t(tables.size());
     part.adapter_count = int64_t(tables[0].size());
-    part.row_adapters = adapters.data();
+    part.tiles = tiles.data();
+    part.tile_count = int64_t(tiles.size());
     part.rows = p.m;
     part.in = part.ldx = p.k;
     part.most_rank = most_rank;
@@ -95,6 +97,7 @@ struct AdaptedProduct {
   Product p;
   std::vector<int32_t> which;
   DeviceBuffer<int32_t> adapters, arrived;
+  DeviceBuffer<cuda::LoraTile> tiles;
   std::vector<DeviceBuffer<bf16>> factors;
   std::vector<DeviceBuffer<cuda::LoraWeights>> tables;
   DeviceBuffer<float> u;
@@ -137,6 +140,7 @@ inline cuda::LoraPart planned(int64_t rows, int64_t adapters, std::vector<int64_
   part.count = int64_t(outs.size());
   part.adapter_count = adapters;
   part.rows = rows;
+  part.tile_count = cuda::lora_most_tiles(rows, adapters);
   part.in = part.ldx = 4096;
   part.most_rank = 16;
   return part;

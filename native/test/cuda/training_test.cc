@@ -161,27 +161,26 @@ void check_lora_part(LoraCase& c, const std::vector<int32_t>& rows) {
   const int64_t count = int64_t(rows.size()), columns = 2 * c.out + 8;
   std::vector<cuda::LoraWeights> turned(c.weights.rbegin(), c.weights.rend());
   DeviceBuffer<cuda::LoraWeights> table(c.weights), other(turned);
-  DeviceBuffer<int32_t> adapters(rows), arrived(size_t(cuda::LoraPart::kMostRows * cuda::LoraPart::kMost));
+  const DeviceBuffer<cuda::LoraTile> tiles(cuda::lora_tiles(rows, 4));
   const std::vector<bf16> x = bf16s(c.random, size_t(count * c.in));
   const std::vector<float> old(size_t(count * columns), 7.5f), y = c.random.normals(size_t(count * c.out));
   DeviceBuffer<bf16> device_x(x);
-  DeviceBuffer<float> u(size_t(std::max(count, cuda::LoraPart::kLeastRows) * 2 * LoraCase::kMostRank)), part(old);
+  DeviceBuffer<float> u(size_t(cuda::lora_part_floats(count, 2, LoraCase::kMostRank))), part(old);
   cuda::LoraPart args{};
   args.projections[0] = {table.data(), 0, c.out};
   args.projections[1] = {other.data(), c.out + 4, c.out};
   args.count = 2;
   args.adapter_count = 4;
-  args.row_adapters = adapters.data();
+  args.tiles = tiles.data();
+  args.tile_count = int64_t(tiles.size());
   args.rows = count;
   args.in = args.ldx = c.in;
   args.most_rank = LoraCase::kMostRank;
   args.x = device_x.data();
   args.u = u.data();
-  args.arrived = arrived.data();
   args.part = part.data();
   args.columns = columns;
   for (int times = 0; times < 2; ++times) cuda::lora_part(args, nullptr);
-  for (int32_t left : arrived.download()) CHECK_EQ(left, 0);
   const std::vector<float> seen = part.download();
   std::vector<int32_t> opposite;
   for (int32_t row : rows) opposite.push_back(3 - row);
@@ -218,20 +217,21 @@ TEST(gpu_lora_part_is_what_the_adapters_add) {
 TEST(gpu_lora_part_leaves_rows_without_an_adapter) {
   LoraCase c(100, 302);
   DeviceBuffer<cuda::LoraWeights> table(c.weights);
-  DeviceBuffer<int32_t> adapters(std::vector<int32_t>{-1, 3}), arrived(size_t(cuda::LoraPart::kMostRows * cuda::LoraPart::kMost));
+  const DeviceBuffer<cuda::LoraTile> tiles(cuda::lora_tiles({-1, 3}, 4));
   DeviceBuffer<bf16> x(size_t(2 * c.in));
-  DeviceBuffer<float> u(size_t(cuda::LoraPart::kLeastRows * LoraCase::kMostRank)), part(size_t(2 * c.out));
+  DeviceBuffer<float> u(size_t(cuda::lora_part_floats(2, 1, LoraCase::kMostRank))), part(size_t(2 * c.out));
   cuda::lora_part({{{table.data(), 0, c.out}},
                    1,
                    4,
-                   adapters.data(),
+                   tiles.data(),
+                   int64_t(tiles.size()),
                    2,
                    c.in,
                    LoraCase::kMostRank,
                    x.data(),
                    c.in,
                    u.data(),
-                   arrived.data(),
+                   nullptr,
                    part.data(),
                    c.out},
                   nullptr);
