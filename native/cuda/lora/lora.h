@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cuda/common/gpu.h"
+#include "cuda/gemm/parts.h"
 
 namespace tandem::cuda {
 
@@ -83,6 +84,16 @@ struct LoraPart {
   // The kernel right before on the stream is a product by wgmma with MatMul::beside, of the same rows, that uses nothing written here.
   bool beside = false;
 };
+// Gate and up of few rows with their adapters, and the activation of both: swiglu() (elementwise/swiglu.h) of the product's first half of
+// columns and its second, each with what the adapters add.
+struct LoraGated {
+  LoraPart adapters;  // of two projections, each half of the product's columns; `part` is not used
+  Parts product;      // of the same rows, at least one part
+  bf16* active;       // [rows][columns / 2]
+};
+// Throws Error(kRange) naming the argument. Launches as lora_part() does.
+void lora_gated(const LoraGated& args, cudaStream_t stream);
+
 int64_t lora_part_floats(int64_t rows, int64_t count, int64_t most_rank);
 // Throws Error(kRange) naming the argument.
 void lora_part(const LoraPart& args, cudaStream_t stream);

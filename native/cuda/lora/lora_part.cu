@@ -4,7 +4,10 @@
 #include <unordered_map>
 
 #include "cuda/common/early_launch.h"
+#include "cuda/common/fours.h"
 #include "cuda/common/launch.h"
+#include "cuda/elementwise/swiglu.h"
+#include "cuda/gemm/sum_parts.h"
 #include "cuda/lora/lora.h"
 #include "cuda/lora/lora_factors.h"
 #include "cuda/lora/lora_outputs.h"
@@ -20,8 +23,8 @@ using lora::kWarpOutputs;
 
 constexpr int kRowWarps = kThreads / kWarp, kBlockOutputs = kRowWarps * kWarpOutputs;
 static_assert(LoraTile::kRows == lora::kRows);
-// Blocks of a large device's multiprocessors, three of each: with more of them there is less that each begins while it waits.
-constexpr int64_t kEnoughBlocks = 3 * 132;
+// Of a large device: blocks that begin together, each of which has several outputs, wait less than more of them would.
+constexpr int64_t kMultiprocessors = 132;
 
 #ifdef TANDEM_GPU_EMULATION
 
@@ -89,97 +92,115 @@ __global__ void __launch_bounds__(kWarp, 16) shrink_part_kernel(LoraPart a) {
   if (a.beside && last) end_beside();
 }
 
-// A warp's outputs of a tile, kBlockOutputs and what other blocks have from one to the next; factors of the next ranks or outputs are on their
-// way while these are multiplied, the first ones before u is there.
-template <bool kVector>
+// A warp's outputs of a tile, kBlockOutputs and what other blocks have from one to the next, of kProjections that have as many outputs.
+template <bool kVector, int kProjections>
 class TileOutputs {
  public:
-  __device__ __forceinline__ TileOutputs(const LoraPart& a, const LoraTile& tile, int which, const LoraWeights& w, float* u)
-      : a_(a), which_(which), w_(w), u_(u), stride_(w.rank + kPadding),
-        first_(int(blockIdx.y) * kBlockOutputs + int(threadIdx.x) / kWarp * kWarpOutputs), rank_(0) {
+  // Of ranks beyond what is there; rows lie so that a warp's meet no bank twice.
+  static constexpr int kPadding = 8;
+  // Factors of the next ranks or outputs are on their way while these are multiplied, where there are registers for both.
+  static constexpr bool kAhead = kProjections == 1;
+  using Factors = lora::OutputFactors[kProjections];
+  using Sums = lora::OutputSums[kProjections];
+
+  __device__ __forceinline__ TileOutputs(const LoraPart& a, const LoraTile& tile, int which, float* u)
+      : a_(a), which_(which), u_(u), first_(int(blockIdx.y) * kBlockOutputs + int(threadIdx.x) / kWarp * kWarpOutputs) {
+    GPU_UNROLL
+    for (int p = 0; p < kProjections; ++p) {
+      w_[p] = tile_weights(a, tile, which + p);
+      rank_end_ = max(rank_end_, w_[p].rank);
+    }
     GPU_UNROLL
     for (int r = 0; r < 2; ++r) rows_[r] = __ldcg(tile.rows + int(threadIdx.x) % kQuad * 2 + r);
     row_ = __ldcg(tile.rows + int(threadIdx.x) / kWarp);
   }
 
-  __device__ __forceinline__ void run() {
-    lora::OutputFactors next = load();
+  // Calls store(row, output, which of the lane's two rows, sums) when the kernel's inputs are there. The first factors are on their way before.
+  template <class Store>
+  __device__ __forceinline__ void run(const Store& store) {
+    Factors next;
+    load(next);
     wait_for_inputs();
     bring_u();
-    const float* u = u_ + int(threadIdx.x) % kWarp / kQuad * stride_;
-    lora::OutputSums sums{};
+    const float* u = u_ + int(threadIdx.x) % kWarp / kQuad * stride();
+    Sums sums{};
+    bool loaded = true;
     GPU_UNROLL_1
-    while (first_ < int(projection().out)) {
-      const lora::OutputFactors factors = next;
+    while (first_ < out()) {
+      Factors factors;
+      if (!kAhead && !loaded) load(next);
+      loaded = false;
+      GPU_UNROLL
+      for (int p = 0; p < kProjections; ++p) factors[p] = next[p];
       const int output = own_output(), rank = rank_;
       advance();
-      next = load();
-      lora::add_outputs(factors, lora::rank_pairs(u, rank, w_.rank), sums);
+      if constexpr (kAhead) load(next);
+      GPU_UNROLL
+      for (int p = 0; p < kProjections; ++p) {
+        lora::add_outputs(factors[p], lora::rank_pairs(u + p * LoraTile::kRows * stride(), rank, w_[p].rank), sums[p]);
+      }
       if (rank_ > 0) continue;
-      store(output, sums);
-      sums = {};
+      GPU_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        if (rows_[r] >= 0) store(rows_[r], output, r, sums);
+      }
+      GPU_UNROLL
+      for (int p = 0; p < kProjections; ++p) sums[p] = {};
     }
   }
 
-  // Of ranks beyond what is there; rows lie so that a warp's meet no bank twice.
-  static constexpr int kPadding = 8;
-
  private:
-  __device__ __forceinline__ const LoraPart::Projection& projection() const { return a_.projections[which_]; }
+  __device__ __forceinline__ int out() const { return int(a_.projections[which_].out); }
+  __device__ __forceinline__ int stride() const { return rank_end_ + kPadding; }
   __device__ __forceinline__ int own_output() const { return first_ + int(threadIdx.x) % kWarp / kQuad * kEach; }
 
   __device__ __forceinline__ void advance() {
     rank_ += kRanks;
-    if (rank_ < w_.rank) return;
+    if (rank_ < rank_end_) return;
     rank_ = 0;
     first_ += int(gridDim.y) * kBlockOutputs;
   }
 
   // Zeros where there are no such outputs or ranks.
-  __device__ __forceinline__ lora::OutputFactors load() const {
-    const int out = int(projection().out);
-    lora::OutputFactors factors{};
+  __device__ __forceinline__ void load(Factors& factors) const {
     GPU_UNROLL
-    for (int i = 0; i < kQuad; ++i) {
-      const int own = rank_ + lora::lane_rank(i);
-      if (own < w_.rank) factors.of_rank[i] = lora::load_eight<kVector>(w_.b + int64_t(own) * out, own_output(), out);
+    for (int p = 0; p < kProjections; ++p) {
+      factors[p] = {};
+      GPU_UNROLL
+      for (int i = 0; i < kQuad; ++i) {
+        const int own = rank_ + lora::lane_rank(i);
+        if (own < w_[p].rank) factors[p].of_rank[i] = lora::load_eight<kVector>(w_[p].b + int64_t(own) * out(), own_output(), out());
+      }
     }
-    return factors;
   }
 
   // Each warp that of one row.
   __device__ __forceinline__ void bring_u() const {
     static_assert(kRowWarps == LoraTile::kRows);
-    float* to = u_ + int(threadIdx.x) / kWarp * stride_;
-    const float* from = sums_of(a_, max(row_, 0), which_, 0);
-    GPU_NO_UNROLL
-    for (int rank = int(threadIdx.x) % kWarp; rank < w_.rank; rank += kWarp) {
-      float segments[lora::kSegments] = {};
-      GPU_UNROLL
-      for (int i = 0; i < lora::kSegments; ++i) {
-        if (row_ >= 0) segments[i] = __ldcg(from + i * a_.most_rank + rank);
+    GPU_UNROLL
+    for (int p = 0; p < kProjections; ++p) {
+      float* to = u_ + (p * LoraTile::kRows + int(threadIdx.x) / kWarp) * stride();
+      const float* from = sums_of(a_, max(row_, 0), which_ + p, 0);
+      GPU_NO_UNROLL
+      for (int rank = int(threadIdx.x) % kWarp; rank < w_[p].rank; rank += kWarp) {
+        float segments[lora::kSegments] = {};
+        GPU_UNROLL
+        for (int i = 0; i < lora::kSegments; ++i) {
+          if (row_ >= 0) segments[i] = __ldcg(from + i * a_.most_rank + rank);
+        }
+        to[rank] = w_[p].scale * lora::sum_in_order(segments);
       }
-      to[rank] = w_.scale * lora::sum_in_order(segments);
     }
     __syncthreads();  // u of the tile is there
   }
 
-  __device__ __forceinline__ void store(int output, const lora::OutputSums& sums) const {
-    GPU_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      if (rows_[r] < 0) continue;
-      float* to = a_.part + rows_[r] * a_.columns + projection().first + output;
-      lora::store_outputs<kVector>(to, projection().out - output, r, sums);
-    }
-  }
-
   const LoraPart& a_;
   const int which_;
-  const LoraWeights& w_;
+  LoraWeights w_[kProjections];
   float* u_;
-  const int stride_;
-  int rows_[2], row_;  // whose sums the lane stores, and whose u the warp brings; -1 = none
-  int first_, rank_;   // of the warp's outputs and the ranks that come next
+  int rank_end_ = 0;
+  int rows_[2], row_;     // whose sums the lane gets, and whose u the warp brings; -1 = none
+  int first_, rank_ = 0;  // of the warp's outputs and the ranks that come next
 };
 
 // Rows without an adapter: -0 is what leaves every number as it is, -0 too.
@@ -196,6 +217,14 @@ __device__ __forceinline__ void clear_outputs(const LoraPart& a, const LoraTile&
   }
 }
 
+template <bool kVector>
+__device__ __forceinline__ void add_tile(const LoraPart& a, const LoraTile& tile, int which, float* u) {
+  const LoraPart::Projection& p = a.projections[which];
+  TileOutputs<kVector, 1>(a, tile, which, u).run([&](int row, int output, int r, const lora::OutputSums(&sums)[1]) {
+    lora::store_outputs<kVector>(a.part + row * a.columns + p.first + output, p.out - output, r, sums[0]);
+  });
+}
+
 // Block (tile of rows, share of the outputs, projection).
 __global__ void __launch_bounds__(kThreads, 3) expand_part_kernel(LoraPart a) {
   let_next_begin();
@@ -207,8 +236,51 @@ __global__ void __launch_bounds__(kThreads, 3) expand_part_kernel(LoraPart a) {
   if (w.rank == 0) return clear_outputs(a, tile, p);
   float* u = reinterpret_cast<float*>(shared);
   const bool rows = reinterpret_cast<uintptr_t>(a.part) % 16 == 0 && a.columns % 4 == 0 && p.first % 4 == 0;
-  if (rows && lora::whole_vectors(w.b, p.out, p.out)) TileOutputs<true>(a, tile, which, w, u).run();
-  else TileOutputs<false>(a, tile, which, w, u).run();
+  if (rows && lora::whole_vectors(w.b, p.out, p.out)) add_tile<true>(a, tile, which, u);
+  else add_tile<false>(a, tile, which, u);
+}
+
+// Four outputs of a row.
+template <bool kWhole>
+__device__ __forceinline__ void activate(const LoraGated& g, int row, int output, const Four (&added)[2]) {
+  const int width = int(g.product.columns) / 2, column[2] = {output, width + output}, left[2] = {width - output, width - output};
+  if (left[0] <= 0) return;
+  Four sums[2], active;
+  sum_parts<kWhole, 2>(g.product, row, column, left, sums);
+  GPU_UNROLL
+  for (int c = 0; c < 4; ++c) active.at[c] = swiglu(sums[0].at[c] + added[0].at[c], sums[1].at[c] + added[1].at[c]);
+  store_four<kWhole>(g.active + int64_t(row) * width + output, left[0], active);
+}
+
+template <bool kWhole, bool kVector>
+__device__ __forceinline__ void activate_tile(const LoraGated& g, const LoraTile& tile, float* u) {
+  TileOutputs<kVector, 2>(g.adapters, tile, 0, u).run([&](int row, int output, int r, const lora::OutputSums(&sums)[2]) {
+    GPU_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      Four added[2];
+      GPU_UNROLL
+      for (int p = 0; p < 2; ++p) {
+        GPU_UNROLL
+        for (int i = 0; i < 4; ++i) added[p].at[i] = sums[p].of(r, 4 * half + i);
+      }
+      activate<kWhole>(g, row, output + 4 * half, added);
+    }
+  });
+}
+
+// Block (tile of rows, share of the outputs). kWhole: rows are taken four columns at a time.
+template <bool kWhole>
+__global__ void __launch_bounds__(kThreads, 2) activate_part_kernel(const __grid_constant__ LoraGated g) {
+  let_next_begin();
+  GPU_SHARED_BYTES(shared);
+  const LoraTile& tile = g.adapters.tiles[blockIdx.x];
+  float* u = reinterpret_cast<float*>(shared);
+  if constexpr (kWhole) {
+    const int64_t width = g.product.columns / 2;
+    const bool gate = lora::whole_vectors(tile_weights(g.adapters, tile, 0).b, width, width);
+    if (gate && lora::whole_vectors(tile_weights(g.adapters, tile, 1).b, width, width)) return activate_tile<true, true>(g, tile, u);
+  }
+  activate_tile<kWhole, false>(g, tile, u);
 }
 
 }  // namespace
@@ -257,13 +329,20 @@ void launch_shrink(const LoraPart& a, cudaStream_t stream) {
   check_launch("lora_part");
 }
 
-void launch_expand(const LoraPart& a, cudaStream_t stream) {
+// Blocks that share the outputs of a tile and projection.
+unsigned shares_of(const LoraPart& a, int64_t projections, int64_t blocks) {
   int64_t widest = 1;
   for (int64_t i = 0; i < a.count; ++i) widest = std::max(widest, a.projections[i].out);
-  const unsigned tiles = unsigned(a.tile_count), count = unsigned(a.count);
-  const int64_t shares = std::clamp<int64_t>(kEnoughBlocks / (a.tile_count * a.count), 1, ceil_div(widest, kBlockOutputs));
-  const int bytes = int(LoraTile::kRows * (a.most_rank + TileOutputs<true>::kPadding) * int64_t(sizeof(float)));
-  GPU_LAUNCH_EARLY(expand_part_kernel, dim3(tiles, unsigned(shares), count), dim3(kThreads), bytes, stream, a);
+  return unsigned(std::clamp<int64_t>(blocks / (a.tile_count * projections), 1, ceil_div(widest, kBlockOutputs)));
+}
+
+int bytes_of_u(const LoraPart& a, int64_t projections) {
+  return int(projections * LoraTile::kRows * (a.most_rank + TileOutputs<true, 1>::kPadding) * int64_t(sizeof(float)));
+}
+
+void launch_expand(const LoraPart& a, cudaStream_t stream) {
+  const dim3 grid(unsigned(a.tile_count), shares_of(a, a.count, 3 * kMultiprocessors), unsigned(a.count));
+  GPU_LAUNCH_EARLY(expand_part_kernel, grid, dim3(kThreads), bytes_of_u(a, 1), stream, a);
   check_launch("lora_part");
 }
 
@@ -274,6 +353,25 @@ void lora_part(const LoraPart& a, cudaStream_t stream) {
   if (a.tile_count == 0) return;
   launch_shrink(a, stream);
   launch_expand(a, stream);
+}
+
+void lora_gated(const LoraGated& g, cudaStream_t stream) {
+  const LoraPart& a = g.adapters;
+  const char* name = "lora_gated";
+  check_lora_part(a, name);
+  const int64_t width = g.product.columns / 2;
+  check_argument(a.count == 2 && a.projections[0].out == width && a.projections[1].out == width, name, "projections");
+  check_argument(g.product.count >= 1 && g.product.rows == a.rows && g.product.columns == 2 * width, name, "product");
+  if (a.tile_count == 0) return;
+  launch_shrink(a, stream);
+  const bool whole = width % 4 == 0 && in_fours(g.product) && in_fours(g.active, width);
+  const dim3 grid(unsigned(a.tile_count), shares_of(a, 1, 2 * kMultiprocessors));
+  const int bytes = bytes_of_u(a, 2);
+  allow_shared_bytes(&activate_part_kernel<true>, bytes, name);
+  allow_shared_bytes(&activate_part_kernel<false>, bytes, name);
+  if (whole) GPU_LAUNCH_EARLY(activate_part_kernel<true>, grid, dim3(kThreads), bytes, stream, g);
+  else GPU_LAUNCH_EARLY(activate_part_kernel<false>, grid, dim3(kThreads), bytes, stream, g);
+  check_launch(name);
 }
 
 }  // namespace tandem::cuda

@@ -14,6 +14,8 @@
 namespace tandem::device {
 namespace {
 
+// Adapters of a batch that a product's own blocks make. More of them are as much to read as products have blocks for.
+constexpr int64_t kMostWithin = 1;
 // Elements of factors that the cache has room for beside what products bring.
 constexpr int64_t kMostFetched = int64_t(4) << 20;
 
@@ -260,18 +262,24 @@ cuda::MatMul Layers::product_of(const Matrix& w, const bf16* x, int64_t rows, fl
 
 const bf16* Layers::gated_product(const Batch& batch, int64_t layer, const bf16* x) {
   const Matrix& w = weights_.layers[size_t(layer)].gate_up;
-  cuda::MatMul args = product_of(w, x, batch.rows, wide_.data());
-  args.gated = reinterpret_cast<bf16*>(wide_.data());  // x is where an activation is otherwise
-  if (!cuda::matmul_gates(args)) return nullptr;
-  cuda::LoraPart part{};
-  if (adapted(batch)) {
-    if (weights_.kernels.adapters != cuda::AdapterKernel::kWithin || batch.rows * w.n > sizes_.workspace_floats) return nullptr;
-    part = part_of(batch, layer, model::Product::kGateUp, w, x, workspace_.data());
-    if (!cuda::matmul_takes_adapters(args, part)) return nullptr;
-    args.adapters = &part;
+  cuda::MatMul gated = product_of(w, x, batch.rows, wide_.data());
+  gated.gated = reinterpret_cast<bf16*>(wide_.data());  // x is where an activation is otherwise
+  const bool gates = cuda::matmul_gates(gated);
+  if (!adapted(batch)) {
+    if (!gates) return nullptr;
+    cuda::matmul(gated, stream_.get());
+    return gated.gated;
   }
-  cuda::matmul(args, stream_.get());
-  return args.gated;
+  std::optional<Adapted> both = adapted_product(batch, layer, model::Product::kGateUp, w, x);
+  if (!both) return nullptr;
+  if (gates && makes_within(batch, gated, both->adapters)) {
+    gated.adapters = &both->adapters;
+    cuda::matmul(gated, stream_.get());
+    return gated.gated;
+  }
+  run_product(*both);
+  cuda::lora_gated({both->adapters, both->parts, gated.gated}, stream_.get());
+  return gated.gated;
 }
 
 cuda::Parts Layers::product(const Matrix& w, const bf16* x, int64_t rows, float* y, const float* onto, bool leave) {
@@ -297,27 +305,43 @@ cuda::Parts Layers::project(const Batch& batch, int64_t layer, model::Product wh
   return {};
 }
 
-std::optional<cuda::Parts> Layers::project_beside(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x) {
-  cuda::MatMul args = product_of(w, x, batch.rows, workspace_.data());
-  args.leave_parts = true;
-  cuda::Parts parts = cuda::matmul_parts(args);
+std::optional<Layers::Adapted> Layers::adapted_product(const Batch& batch, int64_t layer, model::Product which, const Matrix& w,
+                                                       const bf16* x) {
+  Adapted out{product_of(w, x, batch.rows, workspace_.data()), {}, {}};
+  out.product.leave_parts = true;
+  out.parts = cuda::matmul_parts(out.product);
   // A product that is whole is the only part.
-  if (parts.count == 0) parts = {workspace_.data(), 1, batch.rows, w.n};
+  if (out.parts.count == 0) out.parts = {workspace_.data(), 1, batch.rows, w.n};
   const int64_t each = batch.rows * w.n;
-  if (batch.rows > cuda::LoraPart::kMostRows || (parts.count + 1) * each > sizes_.workspace_floats) return {};
+  if (batch.rows > cuda::LoraPart::kMostRows || (out.parts.count + 1) * each > sizes_.workspace_floats) return {};
   if (cuda::lora_part_floats(batch.rows, cuda::LoraPart::kMost, batch.most_rank) > sizes_.lora_floats) return {};
-  cuda::LoraPart part = part_of(batch, layer, which, w, x, workspace_.data() + parts.count * each);
-  if (weights_.kernels.adapters == cuda::AdapterKernel::kWithin && cuda::matmul_takes_adapters(args, part)) {
-    args.adapters = &part;
-    cuda::matmul(args, stream_.get());
+  out.adapters = part_of(batch, layer, which, w, x, workspace_.data() + out.parts.count * each);
+  return out;
+}
+
+bool Layers::makes_within(const Batch& batch, const cuda::MatMul& product, const cuda::LoraPart& adapters) const {
+  if (weights_.kernels.adapters != cuda::AdapterKernel::kWithin || batch.adapter_count > kMostWithin) return false;
+  return cuda::matmul_takes_adapters(product, adapters);
+}
+
+void Layers::run_product(Adapted& both) {
+  // The kernel behind reads x too, and uses nothing that the product writes; `leave_parts`: no kernel comes between them.
+  both.product.beside = both.adapters.beside = lets_next_begin(both.product);
+  cuda::matmul(both.product, stream_.get());
+}
+
+std::optional<cuda::Parts> Layers::project_beside(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x) {
+  std::optional<Adapted> both = adapted_product(batch, layer, which, w, x);
+  if (!both) return {};
+  if (makes_within(batch, both->product, both->adapters)) {
+    both->product.adapters = &both->adapters;
+    cuda::matmul(both->product, stream_.get());
   } else {
-    // Both read x and write parts of their own; `leave_parts`: no kernel comes between them.
-    args.beside = part.beside = lets_next_begin(args);
-    cuda::matmul(args, stream_.get());
-    cuda::lora_part(part, stream_.get());
+    run_product(*both);
+    cuda::lora_part(both->adapters, stream_.get());
   }
-  ++parts.count;
-  return parts;
+  ++both->parts.count;
+  return both->parts;
 }
 
 cuda::LoraPart Layers::part_of(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x, float* to) {

@@ -77,6 +77,18 @@ class Layers {
   // Parts of the product with that of the adapters, if there is room for them; nothing is done otherwise.
   std::optional<cuda::Parts> project_beside(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x);
   // What adapters add to that product, to be written to `to`, its rows as wide as w.
+  // A product of few rows that leaves its parts, and what adapters add to it as one more.
+  struct Adapted {
+    cuda::MatMul product;
+    cuda::Parts parts;
+    cuda::LoraPart adapters;
+  };
+  // Nothing: there are too many rows, or there is no room.
+  std::optional<Adapted> adapted_product(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x);
+  // Whether the product's own launch makes them.
+  bool makes_within(const Batch& batch, const cuda::MatMul& product, const cuda::LoraPart& adapters) const;
+  // The product, which adapters come right behind.
+  void run_product(Adapted& both);
   cuda::LoraPart part_of(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x, float* to);
   // The rows' adapters of a product, added to `sums`, or with `onto` to that, into y; rows `ld` apart.
   void adapt(const Batch& batch, int64_t layer, model::Product which, const bf16* x, float* sums, const float* onto, float* y, int64_t ld,

@@ -67,6 +67,29 @@ TEST_ENGINE(hopper_adapters_within_beside_many_blocks) {
   }
 }
 
+bool same_rows(const DeviceBuffer<bf16>& a, const DeviceBuffer<bf16>& b) {
+  const std::vector<bf16> left = a.download(), right = b.download();
+  return left.size() == right.size() && std::memcmp(left.data(), right.data(), left.size() * sizeof(bf16)) == 0;
+}
+
+// The same behind a product that leaves its parts.
+void check_gated_behind(AdaptedProduct& c, const DeviceBuffer<bf16>& wanted) {
+  const int64_t each = c.p.m * c.p.n;
+  DeviceBuffer<float> workspace(std::vector<float>(size_t((c.parts + 1) * each), 7.5f));
+  DeviceBuffer<bf16> seen(wanted.size());
+  cuda::MatMul product{
+      c.p.x.data(), c.p.k, c.p.m, c.p.w.data(), c.p.n, c.p.k, workspace.data(), c.p.n, false, workspace.data(), int64_t(workspace.size())};
+  product.kernel = cuda::MatMulKernel::kWgmma;
+  product.leave_parts = true;
+  cuda::Parts parts = cuda::matmul_parts(product);
+  if (parts.count == 0) parts = {workspace.data(), 1, c.p.m, c.p.n};
+  for (int times = 0; times < 2; ++times) {
+    cuda::matmul(product, nullptr);
+    cuda::lora_gated({c.part_in(workspace.data()), parts, seen.data()}, nullptr);
+    CHECK(same_rows(seen, wanted));
+  }
+}
+
 // The activation of gate and up with their adapters, by one launch: the bits of product, adapters and activation apart.
 void check_gated(int64_t f, int64_t k, const std::vector<int32_t>& rows, const std::vector<int32_t>& ranks) {
   AdaptedProduct c({2 * f, k, {{0, f}, {f, f}}}, rows, ranks);
@@ -90,10 +113,10 @@ void check_gated(int64_t f, int64_t k, const std::vector<int32_t>& rows, const s
   args.adapters = &adapters;
   for (int times = 0; times < 2; ++times) {
     cuda::matmul(args, nullptr);
-    const std::vector<bf16> a = seen.download(), b = wanted.download();
-    CHECK(std::memcmp(a.data(), b.data(), a.size() * sizeof(bf16)) == 0);
+    CHECK(same_rows(seen, wanted));
     for (int32_t left : c.arrived.download()) CHECK_EQ(left, 0);
   }
+  check_gated_behind(c, wanted);
 }
 
 TEST_ENGINE(hopper_adapters_within_a_gated_product_are_there_before_its_activation) {
@@ -105,6 +128,38 @@ TEST_ENGINE(hopper_adapters_within_a_gated_product_are_there_before_its_activati
   check_gated(64 * 140, 64, turns(20, 3), {24, 7, 16});
   check_gated(64 * 140, 64, turns(50, 20), kMixedRanks);
   check_gated(256, 128, turns(64, 40), kMixedRanks);
+}
+
+TEST(gpu_lora_gated_refuses_what_does_not_fit) {
+  cuda::LoraGated args{planned(3, 1, {64, 64}), {nullptr, 1, 3, 128}, nullptr};
+  const auto refuses = [&](const std::string& what, const auto& change) {
+    cuda::LoraGated other = args;
+    change(other);
+    CHECK_ERROR(kRange, "lora_gated: " + what, cuda::lora_gated(other, nullptr));
+  };
+  refuses("projections", [](cuda::LoraGated& a) { a.adapters.count = 1; });
+  refuses("projections", [](cuda::LoraGated& a) { a.adapters.projections[1].out = 32; });
+  refuses("product", [](cuda::LoraGated& a) { a.product.count = 0; });
+  refuses("product", [](cuda::LoraGated& a) { a.product.rows = 2; });
+  refuses("tile_count", [](cuda::LoraGated& a) { a.adapters.tile_count = 4; });
+}
+
+TEST_ONCE(gpu_lora_tiles_hold_each_row_once) {
+  const std::vector<int32_t> rows{1, -1, 1, 0, 7, 1, 1, 1, 1, 1, 1, 1, -3};
+  const std::vector<cuda::LoraTile> tiles = cuda::lora_tiles(rows, 2);
+  CHECK_EQ(int64_t(tiles.size()), cuda::lora_most_tiles(int64_t(rows.size()), 2));
+  // In the order of their first rows: eight of adapter 1, those without one, the one of adapter 0, and what is left of adapter 1.
+  const std::vector<std::vector<int32_t>> wanted{{0, 2, 5, 6, 7, 8, 9, 10}, {1, 4, 12}, {3}, {11}};
+  const std::vector<int32_t> adapters{1, -1, 0, 1};
+  for (size_t t = 0; t < tiles.size(); ++t) {
+    const std::vector<int32_t> own = t < wanted.size() ? wanted[t] : std::vector<int32_t>{};
+    CHECK_EQ(tiles[t].adapter, t < wanted.size() ? adapters[t] : -1);
+    CHECK_EQ(size_t(tiles[t].count), own.size());
+    for (size_t i = 0; i < size_t(cuda::LoraTile::kRows); ++i) CHECK_EQ(tiles[t].rows[i], i < own.size() ? own[i] : -1);
+  }
+  CHECK_EQ(cuda::lora_most_tiles(64, 1), int64_t(9));
+  CHECK_EQ(cuda::lora_most_tiles(1, 5), int64_t(1));
+  CHECK_EQ(cuda::lora_most_tiles(0, 1), int64_t(0));
 }
 
 // What one adapter's factors are not, numbers, is nobody else's.
