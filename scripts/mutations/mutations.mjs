@@ -1040,8 +1040,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/device/layers.cc',
-        search: 'args.beside = part.beside = lets_next_begin(args);',
-        replace: 'part.beside = lets_next_begin(args);',
+        search: 'both.product.beside = both.adapters.beside = lets_next_begin(both.product);',
+        replace: 'both.adapters.beside = lets_next_begin(both.product);',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1091,7 +1091,13 @@ export const mutations = [
   },
   {
     name: 'GPU engine: what adapters add beside a product is not read',
-    edits: [{ file: 'native/src/device/layers.cc', search: '  ++parts.count;\n', replace: '' }],
+    edits: [
+      {
+        file: 'native/src/device/layers.cc',
+        search: '  ++both->parts.count;\n',
+        replace: '',
+      },
+    ],
     tests: ['native/test/cuda'],
   },
   {
@@ -1670,22 +1676,22 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
-    name: 'CUDA: adapters beside a product are expanded before the last block has its ranks',
+    name: 'CUDA: a segment of what adapters beside a product add is left out',
     edits: [
       {
         file: 'native/cuda/lora/lora_part.cu',
-        search: 'count_arrival(arrived) == blocks - 1',
-        replace: 'count_arrival(arrived) == blocks - 2',
+        search: 'lora::sum_in_order(segments)',
+        replace: '(lora::sum_in_order(segments) - segments[7])',
       },
     ],
     tests: ['native/test/cuda'],
   },
   {
-    name: 'CUDA: no barrier before the next ranks of a block beside a product',
+    name: 'CUDA: no barrier before u of a tile beside a product is used',
     edits: [
       {
         file: 'native/cuda/lora/lora_part.cu',
-        search: '    if (rank >= ranks_apart()) __syncthreads();  // the ranks before have left shared memory\n',
+        search: '    __syncthreads();  // u of the tile is there\n',
         replace: '',
       },
     ],
@@ -1696,8 +1702,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_part.cu',
-        search: 'if (own < w.rank) factors',
-        replace: 'if (own <= w.rank) factors',
+        search: 'if (own < w_[p].rank) factors',
+        replace: 'if (own <= w_[p].rank) factors',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1707,8 +1713,30 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_part.cu',
-        search: 'u_of(a, tile, group, which)',
-        replace: 'u_of(a, tile, 0, which)',
+        search: 'sums_of(a_, max(row_, 0), which_ + p, 0)',
+        replace: 'sums_of(a_, max(rows_[0], 0), which_ + p, 0)',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: an activation with adapters forgets what up gets',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_part.cu',
+        search: 'sums[1].at[c] + added[1].at[c]',
+        replace: 'sums[1].at[c]',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: adapters beside a product are added before their A x is there',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_part.cu',
+        search: '    load(next);\n    wait_for_inputs();\n',
+        replace: '    load(next);\n    let_next_begin();\n',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1780,12 +1808,12 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
-    name: 'CUDA: rows of other adapters share a tile within a product',
+    name: 'GPU engine: rows of several adapters share a tile',
     edits: [
       {
-        file: 'native/cuda/lora/lora_within_block.h',
-        search: 'if (shared.adapters[other] != shared.adapters[row]) continue;\n',
-        replace: '\n',
+        file: 'native/cuda/lora/lora_part.cu',
+        search: 'auto [found, fresh] = open.try_emplace(adapter, tiles.size());',
+        replace: 'auto [found, fresh] = open.try_emplace(0, tiles.size());',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1906,8 +1934,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/device/layers.cc',
-        search: '    args.adapters = &part;\n    cuda::matmul(',
-        replace: '    cuda::matmul(',
+        search: '    both->product.adapters = &both->adapters;\n',
+        replace: '',
       },
     ],
     tests: ['native/test/cuda'],
