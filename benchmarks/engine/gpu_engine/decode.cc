@@ -10,14 +10,15 @@ constexpr int64_t kContext = 1024;
 // Requests that last longer than all steps, their prompts read.
 class Decoding {
  public:
-  Decoding(Bench& bench, int64_t streams, const Change& change)
-      : jobs_(bench.jobs(streams, bench.counts().prompt, kContext - bench.counts().prompt)),
-        driver_(bench.driver_of(bench.options(streams, std::max<int64_t>(512, streams * bench.counts().prompt), kContext))) {
+  Decoding(Bench& bench, int64_t streams, int64_t prompt, const Change& change)
+      : jobs_(bench.jobs(streams, prompt, kContext - prompt)),
+        driver_(bench.driver_of(bench.options(streams, std::max<int64_t>(512, streams * prompt), kContext))) {
     for (size_t i = 0; i < jobs_.size(); ++i) {
       change(i, jobs_[i]);
       driver_.start(int64_t(i), jobs_[i]);
     }
     for (int64_t i = 0; i < bench.counts().warm; ++i) driver_.step();
+    driver_.run_ahead([] {}, bench.counts().warm);
   }
 
   Driver& driver() { return driver_; }
@@ -54,9 +55,9 @@ void all_controls_and_penalties(size_t number, Job& job) {
 
 std::string streams_of(int64_t count) { return count == 1 ? "one stream" : std::to_string(count) + " streams"; }
 
-StepTimes time_steps(Bench& bench, int64_t streams, const Change& change) {
+StepTimes time_steps(Bench& bench, int64_t streams, const Change& change, int64_t prompt) {
   const Counts& counts = bench.counts();
-  Decoding decoding(bench, streams, change);
+  Decoding decoding(bench, streams, prompt > 0 ? prompt : counts.prompt, change);
   std::vector<double> ahead, in_turn;
   for (int64_t round = 0; round < counts.rounds; ++round) {
     auto start = Clock::now();
@@ -73,7 +74,7 @@ StepTimes time_steps(Bench& bench, int64_t streams, const Change& change) {
 
 bool profiled_step(Bench& bench, int64_t streams, const Change& change) {
   if (!profiling()) return false;
-  Decoding decoding(bench, streams, change);
+  Decoding decoding(bench, streams, bench.counts().prompt, change);
   return profiled([&] { decoding.driver().step(); });
 }
 
@@ -91,6 +92,9 @@ void decode(Bench& bench) {
     bench.add_rate(name, double(streams), t.ahead, "tokens/s");
     bench.add_rate(name + ", weights read", bench.bytes_per_step(streams) / 1e9, t.ahead, "GB/s");
     bench.add_rate(name + ", of the copy's bandwidth", bench.bytes_per_step(streams) / limit, t.ahead, "");
+    const int64_t longer = bench.counts().longer_prompt;
+    const std::string behind = "decode, " + streams_of(streams) + " behind " + std::to_string(longer) + " tokens, a step queued ahead";
+    bench.add_time(behind, time_greedy(bench, streams, longer).ahead);
   }
 }
 

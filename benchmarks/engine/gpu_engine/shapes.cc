@@ -42,7 +42,7 @@ std::optional<ops::QuantFormat> format_of(const std::string& name) {
 Counts counts_of(const std::string& shape) {
   Counts c;
   if (!shape.starts_with("tiny")) return c;
-  c.streams = 4, c.prompt = 8, c.warm = 3, c.steps = 3, c.rounds = 1;
+  c.streams = 4, c.prompt = 8, c.longer_prompt = 20, c.warm = 3, c.steps = 3, c.rounds = 1;
   c.adapters = 3, c.least_rank = 2, c.most_rank = 6;
   c.compared = {5, 18, 37};
   c.prefills = {40};

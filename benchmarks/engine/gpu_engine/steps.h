@@ -11,10 +11,11 @@ struct StepTimes {
 // What a step holds: each request may be changed by its number.
 using Change = std::function<void(size_t, Job&)>;
 
-// Of so many streams. Throws Error(kState) where a step is of another kind or a stream ends.
-StepTimes time_steps(Bench& bench, int64_t streams, const Change& change);
-inline StepTimes time_greedy(Bench& bench, int64_t streams) {
-  return time_steps(bench, streams, [](size_t, Job&) {});
+// Of so many streams behind prompts of so many tokens (0: Counts::prompt). Throws Error(kState) where a step is of another kind or a stream ends.
+StepTimes time_steps(Bench& bench, int64_t streams, const Change& change, int64_t prompt = 0);
+inline StepTimes time_greedy(Bench& bench, int64_t streams, int64_t prompt = 0) {
+  return time_steps(
+      bench, streams, [](size_t, Job&) {}, prompt);
 }
 
 // False: no profiler is meant to watch. Else it sees one such step, and nothing is timed.
