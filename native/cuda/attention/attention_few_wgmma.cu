@@ -6,6 +6,7 @@
 //
 // The splits of a tile leave their states in the device's memory, and the last one to come merges them.
 #include "cuda/attention/attention_merge.h"
+#include "cuda/attention/attention_rotate.h"
 #include "cuda/attention/attention_variants.h"
 #include "cuda/attention/attention_wgmma.h"
 #include "cuda/common/early_launch.h"
@@ -32,8 +33,13 @@ struct Shared {
   uint4 weights[kTiles][kTileKeys / 16][kWarp];  // fragments by lane
 };
 
+static_assert(sizeof(Shared) % 16 == 0);
+
 template <int kDim>
 constexpr int kSharedBytes = kTiles* Stage<kDim>::kBytes + int(sizeof(Shared));
+
+// What a kernel that finds its rows made has instead of what makes them.
+struct Rotated {};
 
 #if TANDEM_HOPPER_CODE
 
@@ -258,6 +264,23 @@ __device__ __forceinline__ void attend_panels(const PagedAttention& a, const Att
   }
 }
 
+// The tile's rows, made when the kernel's inputs are there, and their key and value in their places.
+template <int kDim>
+__device__ __forceinline__ Rows<kDim> make_rows(const PagedAttention& a, const RopeStore& rope, const AttentionTile& tile, int kv_head,
+                                                const Span& span, int tiles, const Warp& warp) {
+  Shared& shared = shared_of<kDim>();
+  bf16* queries = reinterpret_cast<bf16*>(&shared + 1);
+  const int at = tile.first_position - span.begin, of_token = at / kTileKeys;
+  const bool holds = tiles > 0 && tile.first_position >= span.begin && tile.first_position < span.end;
+  const OwnHead<kDim> own(a, rope, tile, kv_head, holds);
+  wait_for_inputs();
+  const int place = holds ? of_token : 0;
+  make_own_head<kDim>(rope, own, queries, keys_of<kDim>(place), values_of<kDim>(place), at % kTileKeys,
+                      [&](bool of_key) { barrier_wait(of_key ? &shared.keys[place] : &shared.values[place], 0); });
+  __syncthreads();  // the rows are there, and their key and value
+  return own_rows<kDim>(a, tile, kv_head, queries, warp.has_rows);
+}
+
 template <int kDim>
 __device__ __forceinline__ void open_barriers(const TensorMap& keys, const TensorMap& values) {
   if (threadIdx.x < kTiles) {
@@ -275,11 +298,13 @@ __device__ __forceinline__ void open_barriers(const TensorMap& keys, const Tenso
 
 #endif
 
-// Block (tile, kv head, split).
-template <int kDim>
+// Block (tile, kv head, split). Rope: RopeStore, and the block makes its rows (attention_rotate.h); or Rotated.
+template <int kDim, class Rope>
 __global__ void __launch_bounds__(kCountedThreads, 1)
-    attend_few_kernel(const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values, PagedAttention a) {
+    attend_few_kernel(const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values, PagedAttention a,
+                      const __grid_constant__ Rope rope) {
 #if TANDEM_HOPPER_CODE
+  constexpr bool kRotates = std::is_same_v<Rope, RopeStore>;
   let_next_begin();
   const int kv_head = blockIdx.y, split = int(blockIdx.z);
   const AttentionTile tile = load_tile(a.tiles + blockIdx.x);  // on its way while barriers are opened
@@ -289,15 +314,21 @@ __global__ void __launch_bounds__(kCountedThreads, 1)
   const uint32_t page = uint32_t(warp_number());
   const Warp warp{int(page / kTilePages), page % kTilePages == 0};
   const int row = pool_row(a, tile.sequence, kv_head, span.end, span.begin + int(page) * kPagePositions);
-  // Pages that no kernel writes which may still run.
-  const bool old = a.stored_is_old && span.begin + int(page + 1) * kPagePositions <= tile.stored;
+  // Pages that no kernel writes which may still run. What is new in them a block that rotates knows by itself.
+  const bool old = a.stored_is_old && (kRotates || span.begin + int(page + 1) * kPagePositions <= tile.stored);
   if (!old) wait_for_inputs();
   if (warp.group < tiles && lane_number() == 0) bring<kDim>(keys, values, page, row);
-  wait_for_inputs();
-  if (tiles == 0) return;
-  AttentionTile own = tile;
-  if (!warp.has_rows) own.tokens = 0;
-  const Rows<kDim> rows = load_rows<kDim>(a, own, kv_head);
+  Rows<kDim> rows;
+  if constexpr (kRotates) {
+    rows = make_rows<kDim>(a, rope, tile, kv_head, span, tiles, warp);
+    if (tiles == 0) return;
+  } else {
+    wait_for_inputs();
+    if (tiles == 0) return;
+    AttentionTile own = tile;
+    if (!warp.has_rows) own.tokens = 0;
+    rows = load_rows<kDim>(a, own, kv_head);
+  }
   const bool more = tile.tokens * group_of(a) > kTileRows / 2;
   make_weights<kDim>(a, rows, warp, more, span);
   const Span splits = seen_splits(a, tile);
@@ -311,24 +342,39 @@ __global__ void __launch_bounds__(kCountedThreads, 1)
 #endif
 }
 
-template <int kDim>
-void launch(const PagedAttention& a, unsigned splits, cudaStream_t stream) {
+template <int kDim, class Rope>
+void launch(const PagedAttention& a, unsigned splits, const Rope& rope, cudaStream_t stream) {
   const TensorMap keys = pool_map<kDim>(a, a.kv.keys), values = pool_map<kDim>(a, a.kv.values);
   const unsigned tiles = unsigned(a.tile_count), heads = unsigned(a.kv.kv_heads);
-  constexpr int kBytes = kSharedBytes<kDim>;
-  const auto kernel = &attend_few_kernel<kDim>;
+  constexpr int kBytes = kSharedBytes<kDim> + (std::is_same_v<Rope, RopeStore> ? kQueryBytes<kDim> : 0);
+  const auto kernel = &attend_few_kernel<kDim, Rope>;
   allow_shared_bytes(kernel, kBytes, "attention_wgmma");
-  GPU_LAUNCH_EARLY(kernel, dim3(tiles, heads, splits), dim3(kThreads), kBytes, stream, keys, values, a);
+  GPU_LAUNCH_EARLY(kernel, dim3(tiles, heads, splits), dim3(kThreads), kBytes, stream, keys, values, a, rope);
   check_launch("attention_wgmma: few");
+}
+
+bool attends_few(const PagedAttention& a) {
+  return a.prefix_count == 0 && a.tile_count * a.kv.kv_heads * ceil_div(a.longest, kSplitPositions) <= a.few_blocks;
 }
 
 }  // namespace
 
 bool attend_few_wgmma(const PagedAttention& a, cudaStream_t stream) {
-  const int64_t splits = ceil_div(a.longest, kSplitPositions);
-  if (a.prefix_count > 0 || a.tile_count * a.kv.kv_heads * splits > a.few_blocks) return false;
-  by_dim(a.kv.dim, "paged_attention", [&](auto dim) { launch<decltype(dim)::value>(a, unsigned(splits), stream); });
+  if (!attends_few(a)) return false;
+  const unsigned splits = unsigned(ceil_div(a.longest, kSplitPositions));
+  by_dim(a.kv.dim, "paged_attention", [&](auto dim) {
+    constexpr int kDim = decltype(dim)::value;
+    if (a.rope != nullptr) launch<kDim>(a, splits, *a.rope, stream);
+    else launch<kDim>(a, splits, Rotated{}, stream);
+  });
   return true;
+}
+
+bool attention_rotates(const PagedAttention& a) {
+  const bool one_token = a.splits_in_grid && a.tile_rows * a.kv.kv_heads == a.heads;
+  if (a.rope == nullptr || a.kernel != AttentionKernel::kWgmma || !one_token || !attends_few(a) || a.log_sums != nullptr) return false;
+  const RopeStore& r = *a.rope;
+  return r.qk == nullptr && r.dim == a.kv.dim && r.heads == a.heads && rope_in_fours(r);
 }
 
 }  // namespace tandem::cuda

@@ -202,6 +202,7 @@ void check(const PagedAttention& a) {
   const int64_t floats = attention_workspace_floats(a.tile_count, a.kv.kv_heads, a.kv.dim, a.longest, a.tile_rows);
   check_argument(!a.splits_in_grid || a.workspace_floats >= floats, name, "workspace_floats");
   check_argument(!a.splits_in_grid || a.arrivals != nullptr, name, "arrivals");
+  check_argument(a.rope == nullptr || attention_rotates(a), name, "rope");
 }
 
 }  // namespace

@@ -47,6 +47,8 @@ struct PrefixMember {
   int32_t tile;  // its own
 };
 
+struct RopeStore;
+
 enum class AttentionKernel : uint8_t { kMma, kWgmma };
 
 struct PagedAttention {
@@ -79,11 +81,17 @@ struct PagedAttention {
   bool stored_is_old = false;
   // Where splits_in_grid makes at most so many blocks each has a multiprocessor of a large device to itself (wgmma). It changes no bit.
   int64_t few_blocks = 132;
+  // Null, or what rope_store() would do for the same rows before: then `queries` is not read, and the kernel makes its rows and stores the new
+  // keys and values itself, with the same bits. Only where attention_rotates() says so.
+  const RopeStore* rope = nullptr;
   float* log_sums = nullptr;  // [rows][heads], for the way back: the log of the sum of exp(score); may be null
   AttentionKernel kernel = AttentionKernel::kMma;
   // Made by paged_attention(), as a division takes a kernel long: heads / kv_heads, and 256 over that, rounded up.
   int32_t group = 0, group_part = 0;
 };
+
+// Whether a launch can have that `rope`: one token per tile (tile_rows says so), few of them, by wgmma.
+bool attention_rotates(const PagedAttention& args);
 
 int64_t attention_tile_tokens(int64_t heads, int64_t kv_heads);
 // Blocks that have come to each tile and head, and what was given out to blocks.

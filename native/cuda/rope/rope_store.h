@@ -29,4 +29,7 @@ struct RopeStore {
 // error, nobody else is touched. Throws Error(kRange) naming the argument.
 void rope_store(const RopeStore& args, cudaStream_t stream);
 
+// Whether all that it reads and writes is taken four elements at a time.
+bool rope_in_fours(const RopeStore& args);
+
 }  // namespace tandem::cuda

@@ -9,7 +9,6 @@
 #include "cuda/elementwise/elementwise.h"
 #include "cuda/lora/lora_silu.h"
 #include "cuda/norm/rms_norm.h"
-#include "cuda/rope/rope_store.h"
 
 namespace tandem::device {
 namespace {
@@ -71,21 +70,25 @@ void Layers::logits(float* rows, int64_t count, float* out) {
 }
 
 void Layers::attend(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap) {
-  const bf16* queries = store(batch, index, kv, hidden, tap);
+  const cuda::RopeStore rope = project_rows(batch, index, kv, hidden, tap);
   bf16* attended = tap && tap->attended ? tap->attended : activation_.data();
-  run_attention(batch, index, kv, queries, attended, tap);
+  if (tap != nullptr || !attend_rotating(batch, index, kv, rope, attended)) {
+    store(rope, tap);
+    run_attention(batch, index, kv, rope.queries, attended, tap);
+  }
   add_attended(batch, index, attended, hidden, tap);
 }
 
 Batch Layers::attend_wanted(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* hidden, float* wanted) {
-  const bf16* queries = store(batch, index, kv, hidden, nullptr);
+  const cuda::RopeStore rope = project_rows(batch, index, kv, hidden, nullptr);
+  store(rope, nullptr);
   Batch rest = batch;
   rest.rows = batch.wanted_count;
   rest.row_adapters = batch.wanted_adapters;
   rest.adapter_tiles = batch.wanted_tiles;
   rest.slots = nullptr;  // which are the batch's rows'
   if (rest.rows == 0) return rest;
-  run_attention(batch, index, kv, queries, activation_.data(), nullptr);
+  run_attention(batch, index, kv, rope.queries, activation_.data(), nullptr);
   const auto gather = [&](const float* from, float* to, int64_t width) {
     cuda::gather_rows({from, width, batch.rows, batch.wanted, to, width, rest.rows, width}, stream_.get());
   };
@@ -96,30 +99,13 @@ Batch Layers::attend_wanted(const Batch& batch, int64_t index, const cuda::KvLay
   return rest;
 }
 
-bf16* Layers::store(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap) {
+cuda::RopeStore Layers::project_rows(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap) {
   const Layer& layer = weights_.layers[size_t(index)];
   normalise(hidden, batch.rows, layer.attention_norm);
   // Nothing else reads or changes what the products give.
   const bool leave = tap == nullptr;
-  const cuda::Parts parts = project(batch, index, model::Product::kQkv, layer.qkv, activation_.data(), wide_.data(), nullptr, leave, tap);
-  bf16* queries = tap && tap->queries ? tap->queries : queries_.data();
-  rotate_and_store(batch, index, kv, parts, queries, tap ? tap->qk : nullptr);
-  if (tap) cuda::copy_slots(kv, tap->copies, tap->copy_count, stream_.get());
-  return queries;
-}
-
-void Layers::add_attended(const Batch& batch, int64_t index, const bf16* attended, float* hidden, const LayerTap* tap) {
-  const Layer& layer = weights_.layers[size_t(index)];
-  const bool leave = tap == nullptr && layer.output_bias.size() == 0;
-  float* out = tap ? tap->middle : hidden;
-  residual_ = project(batch, index, model::Product::kOutput, layer.output, attended, out, hidden, leave, tap);
-  add_bias(layer.output_bias, batch.rows, out);
-}
-
-void Layers::rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::Parts& parts, bf16* queries,
-                              bf16* qk) {
-  const Layer& layer = weights_.layers[size_t(index)];
   cuda::RopeStore args{};
+  args.parts = project(batch, index, model::Product::kQkv, layer.qkv, activation_.data(), wide_.data(), nullptr, leave, tap);
   args.qkv = wide_.data();
   args.ld = layer.qkv.n;
   args.bias = layer.qkv_bias.data();
@@ -130,19 +116,30 @@ void Layers::rotate_and_store(const Batch& batch, int64_t index, const cuda::KvL
   args.sines = sines_.data();
   args.positions = batch.positions;
   args.slots = batch.slots;
-  args.queries = queries;
-  args.qk = qk;
+  args.queries = tap && tap->queries ? tap->queries : queries_.data();
+  args.qk = tap ? tap->qk : nullptr;
   args.kv = kv;
   args.rows = batch.rows;
   args.heads = spec_.heads;
   args.dim = spec_.head_dim;
   args.table_positions = sizes_.positions;
-  args.parts = parts;
-  cuda::rope_store(args, stream_.get());
+  return args;
 }
 
-void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const bf16* queries, bf16* out,
-                           const LayerTap* tap) {
+void Layers::store(const cuda::RopeStore& rope, const LayerTap* tap) {
+  cuda::rope_store(rope, stream_.get());
+  if (tap) cuda::copy_slots(rope.kv, tap->copies, tap->copy_count, stream_.get());
+}
+
+void Layers::add_attended(const Batch& batch, int64_t index, const bf16* attended, float* hidden, const LayerTap* tap) {
+  const Layer& layer = weights_.layers[size_t(index)];
+  const bool leave = tap == nullptr && layer.output_bias.size() == 0;
+  float* out = tap ? tap->middle : hidden;
+  residual_ = project(batch, index, model::Product::kOutput, layer.output, attended, out, hidden, leave, tap);
+  add_bias(layer.output_bias, batch.rows, out);
+}
+
+cuda::PagedAttention Layers::attention_of(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const bf16* queries, bf16* out) {
   cuda::PagedAttention args{};
   args.queries = queries;
   args.kv = kv;
@@ -156,25 +153,50 @@ void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLaye
   args.workspace = workspace_.data();
   args.workspace_floats = sizes_.workspace_floats;
   args.arrivals = arrivals_.data();
-  args.log_sums = tap ? tap->log_sums : nullptr;
-  // A trainer's batches follow one another within a layer.
-  args.stored_is_old = tap == nullptr;
   args.kernel = weights_.kernels.attention;
-  if (batch.wide_count > 0) {
-    args.tiles = batch.wide_tiles;
-    args.tile_count = batch.wide_count;
-    args.longest = batch.wide_longest;
-    cuda::paged_attention(args, stream_.get());
-  }
+  return args;
+}
+
+int64_t Layers::take_splits(const Batch& batch, cuda::PagedAttention& args) const {
   args.splits_in_grid = true;
   args.longest = batch.split_longest;
   args.prefixes = batch.prefixes;
   args.prefix_count = batch.prefix_count;
   args.members = batch.members;
   args.member_count = batch.member_count;
-  args.tile_rows = batch.split_tokens * (spec_.heads / kv.kv_heads);
-  const int64_t each = cuda::attention_workspace_floats(1, kv.kv_heads, kv.dim, batch.split_longest, args.tile_rows);
-  const int64_t at_once = sizes_.workspace_floats / each;
+  args.tile_rows = batch.split_tokens * (spec_.heads / args.kv.kv_heads);
+  return args.workspace_floats / cuda::attention_workspace_floats(1, args.kv.kv_heads, args.kv.dim, batch.split_longest, args.tile_rows);
+}
+
+bool Layers::attend_rotating(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::RopeStore& rope, bf16* out) {
+  if (batch.wide_count > 0) return false;
+  cuda::PagedAttention args = attention_of(batch, index, kv, nullptr, out);
+  args.stored_is_old = true;
+  args.rope = &rope;
+  args.tiles = batch.split_tiles;
+  args.tile_count = batch.split_count;
+  // The product's parts are read where splits' states go otherwise.
+  const int64_t used = std::min(sizes_.workspace_floats, (rope.parts.count * rope.parts.rows * rope.parts.columns + 3) / 4 * 4);
+  args.workspace += used;
+  args.workspace_floats -= used;
+  if (args.tile_count > take_splits(batch, args) || !cuda::attention_rotates(args)) return false;
+  cuda::paged_attention(args, stream_.get());
+  return true;
+}
+
+void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const bf16* queries, bf16* out,
+                           const LayerTap* tap) {
+  cuda::PagedAttention args = attention_of(batch, index, kv, queries, out);
+  args.log_sums = tap ? tap->log_sums : nullptr;
+  // A trainer's batches follow one another within a layer.
+  args.stored_is_old = tap == nullptr;
+  if (batch.wide_count > 0) {
+    args.tiles = batch.wide_tiles;
+    args.tile_count = batch.wide_count;
+    args.longest = batch.wide_longest;
+    cuda::paged_attention(args, stream_.get());
+  }
+  const int64_t at_once = take_splits(batch, args);
   for (int64_t first = 0; first < batch.split_count; first += at_once) {
     args.tiles = batch.split_tiles + first;
     args.first_tile = first;

@@ -6,6 +6,7 @@
 #include "cuda/common/stream.h"
 #include "cuda/elementwise/row_backward.h"
 #include "cuda/gemm/matmul.h"
+#include "cuda/rope/rope_store.h"
 #include "device/batch.h"
 #include "device/mixture.h"
 #include "device/sizes.h"
@@ -56,11 +57,16 @@ class Layers {
   const float* sines() const { return sines_.data(); }
 
  private:
-  // Makes the rows' queries, and stores their keys and values.
-  bf16* store(const Batch& batch, int64_t layer, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap);
+  // The rows' queries, keys and values as the product gives them, to be rotated and stored.
+  cuda::RopeStore project_rows(const Batch& batch, int64_t layer, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap);
+  void store(const cuda::RopeStore& rope, const LayerTap* tap);
   // What the rows attended to, through the output projection to the residual stream.
   void add_attended(const Batch& batch, int64_t layer, const bf16* attended, float* hidden, const LayerTap* tap);
-  void rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::Parts& parts, bf16* queries, bf16* qk);
+  cuda::PagedAttention attention_of(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const bf16* queries, bf16* out);
+  // The tiles whose splits are attended to by themselves; returns how many of them have room at a time.
+  int64_t take_splits(const Batch& batch, cuda::PagedAttention& args) const;
+  // Rows that attention itself rotates and stores, where it can; else nothing is done.
+  bool attend_rotating(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::RopeStore& rope, bf16* out);
   void run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const bf16* queries, bf16* out, const LayerTap* tap);
   // A feed-forward that is a mixture of experts, of normed rows.
   void mix(const Batch& batch, const Layer& layer, const float* hidden, const LayerTap* tap, float* out);
