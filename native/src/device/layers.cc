@@ -48,7 +48,7 @@ Layers::Layers(const model::Spec& spec, const Weights& weights, const Sizes& siz
     : spec_(spec), weights_(weights), sizes_(sizes), stream_(stream), wide_(size_t(sizes.rows * sizes.wide)),
       activation_(size_t(std::max(sizes.rows, sizes.logit_rows) * sizes.activation)), queries_(size_t(sizes.rows * sizes.queries)),
       workspace_(size_t(sizes.workspace_floats)), lora_(size_t(sizes.lora_floats)), arrived_(size_t(kLoraArrivals)),
-      arrivals_(size_t(sizes.arrivals)), mixture_(spec, weights.kernels.experts, sizes.mixed_rows, stream) {
+      arrivals_(size_t(sizes.arrivals)), spare_(size_t(sizes.hidden)), mixture_(spec, weights.kernels.experts, sizes.mixed_rows, stream) {
   const ops::RopeTable table(spec.rope, sizes.positions, spec.head_dim);
   const int64_t count = sizes.positions * spec.head_dim / 2;
   cosines_ = upload(table.cosines(), count);
@@ -57,6 +57,7 @@ Layers::Layers(const model::Spec& spec, const Weights& weights, const Sizes& siz
 
 void Layers::embed(const Batch& batch, float* y) {
   residual_ = {};  // of a pass that failed half-way
+  in_spare_ = false;
   const int64_t h = spec_.hidden_size;
   const Matrix& embedding = weights_.embedding;
   cuda::embed_tokens({batch.tokens, embedding.data.data(), spec_.vocab_size, h, batch.rows, y, h, embedding.quantised(), batch.last_tokens,
@@ -70,6 +71,7 @@ void Layers::logits(float* rows, int64_t count, float* out) {
 }
 
 void Layers::attend(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap) {
+  in_spare_ = tap == nullptr && norms_in_products(batch, index);
   const cuda::RopeStore rope = project_rows(batch, index, kv, hidden, tap);
   bf16* attended = tap && tap->attended ? tap->attended : activation_.data();
   if (tap != nullptr || !attend_rotating(batch, index, kv, rope, attended)) {
@@ -101,11 +103,15 @@ Batch Layers::attend_wanted(const Batch& batch, int64_t index, const cuda::KvLay
 
 cuda::RopeStore Layers::project_rows(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap) {
   const Layer& layer = weights_.layers[size_t(index)];
-  normalise(hidden, batch.rows, layer.attention_norm);
-  // Nothing else reads or changes what the products give.
-  const bool leave = tap == nullptr;
   cuda::RopeStore args{};
-  args.parts = project(batch, index, model::Product::kQkv, layer.qkv, activation_.data(), wide_.data(), nullptr, leave, tap);
+  if (in_spare_) {
+    args.parts = normed_product(layer.qkv, {hidden, {}, layer.attention_norm.data(), 0, spare_.data()}, nullptr);
+  } else {
+    normalise(hidden, batch.rows, layer.attention_norm);
+    // Nothing else reads or changes what the products give.
+    const bool leave = tap == nullptr;
+    args.parts = project(batch, index, model::Product::kQkv, layer.qkv, activation_.data(), wide_.data(), nullptr, leave, tap);
+  }
   args.qkv = wide_.data();
   args.ld = layer.qkv.n;
   args.bias = layer.qkv_bias.data();
@@ -176,7 +182,9 @@ bool Layers::attend_rotating(const Batch& batch, int64_t index, const cuda::KvLa
   args.tiles = batch.split_tiles;
   args.tile_count = batch.split_count;
   // The product's parts are read where splits' states go otherwise.
-  const int64_t used = std::min(sizes_.workspace_floats, (rope.parts.count * rope.parts.rows * rope.parts.columns + 3) / 4 * 4);
+  const int64_t floats = rope.parts.count * rope.parts.rows * rope.parts.columns;
+  const int64_t end = floats == 0 ? 0 : rope.parts.data - workspace_.data() + floats;
+  const int64_t used = std::min(sizes_.workspace_floats, (end + 3) / 4 * 4);
   args.workspace += used;
   args.workspace_floats -= used;
   if (args.tile_count > take_splits(batch, args) || !cuda::attention_rotates(args)) return false;
@@ -210,11 +218,15 @@ void Layers::feed_forward(const Batch& batch, int64_t index, float* hidden, cons
   const Layer& layer = weights_.layers[size_t(index)];
   const int64_t f = spec_.intermediate_size;
   const bf16* x = activation_.data();
-  const bool leave = tap == nullptr;
-  normalise(hidden, batch.rows, layer.mlp_norm);
+  const bool leave = tap == nullptr, bias = layer.gate_up_bias.size() > 0;
+  const bool normed = std::exchange(in_spare_, false);
+  if (!normed) normalise(hidden, batch.rows, layer.mlp_norm);
   if (spec_.mixes(index)) return mix(batch, layer, hidden, tap, tap ? tap->after : hidden);
-  const bool bias = layer.gate_up_bias.size() > 0;
-  if (const bf16* activated = leave && !bias ? gated_product(batch, index, x) : nullptr) {
+  if (normed) {
+    bf16* active = reinterpret_cast<bf16*>(wide_.data());
+    normed_product(layer.gate_up, {spare_.data(), {}, layer.mlp_norm.data(), 0, hidden}, active);
+    x = active;
+  } else if (const bf16* activated = leave && !bias ? gated_product(batch, index, x) : nullptr) {
     x = activated;
   } else if (bias || !adapted_activation(batch, index, tap)) {
     const cuda::Parts parts = project(batch, index, Product::kGateUp, layer.gate_up, x, wide_.data(), nullptr, leave && !bias, tap);
@@ -273,6 +285,42 @@ void Layers::normalise(float* hidden, int64_t rows, const DeviceBuffer<float>& w
   const int64_t h = spec_.hidden_size;
   const cuda::Parts parts = std::exchange(residual_, {});
   cuda::rms_norm({hidden, h, weight.data(), activation_.data(), h, rows, h, float(spec_.rms_norm_eps), parts, hidden}, stream_.get());
+}
+
+cuda::MatMul Layers::normed_product_of(const Matrix& w, bf16* gated) {
+  cuda::MatMul args = product_of(w, nullptr, 1, wide_.data());
+  args.gated = gated;
+  args.leave_parts = true;
+  // Other blocks still read the parts of the product before.
+  const int64_t h = spec_.hidden_size, read = cuda::matmul_splits(h, spec_.intermediate_size) * h;
+  const int64_t taken = std::min(args.workspace_floats, (read + 3) / 4 * 4);
+  args.workspace += taken;
+  args.workspace_floats -= taken;
+  return args;
+}
+
+bool Layers::norms_in_products(const Batch& batch, int64_t index) {
+  const Layer& layer = weights_.layers[size_t(index)];
+  if (batch.rows != 1 || adapted(batch) || spec_.mixes(index)) return false;
+  if (layer.output_bias.size() > 0 || layer.gate_up_bias.size() > 0) return false;
+  // What the output projection adds goes to the second norm, beside a row that is not where it was.
+  cuda::MatMul output = product_of(layer.output, nullptr, 1, nullptr);
+  output.leave_parts = true;
+  if (cuda::matmul_parts(output).count == 0) return false;
+  const cuda::NormedRow first{nullptr, {}, layer.attention_norm.data(), 0, spare_.data()};
+  const cuda::NormedRow second{spare_.data(), {}, layer.mlp_norm.data(), 0, nullptr};
+  const cuda::MatMul qkv = normed_product_of(layer.qkv, nullptr);
+  const bool room = qkv.workspace_floats >= cuda::matmul_workspace_floats(1, qkv.n, qkv.k);
+  const cuda::MatMul gate_up = normed_product_of(layer.gate_up, reinterpret_cast<bf16*>(wide_.data()));
+  return room && cuda::matmul_normalises(qkv, first) && cuda::matmul_normalises(gate_up, second);
+}
+
+cuda::Parts Layers::normed_product(const Matrix& w, cuda::NormedRow row, bf16* gated) {
+  const cuda::MatMul args = normed_product_of(w, gated);
+  row.parts = std::exchange(residual_, {});
+  row.eps = float(spec_.rms_norm_eps);
+  cuda::matmul_normed(args, row, stream_.get());
+  return cuda::matmul_parts(args);
 }
 
 cuda::MatMul Layers::product_of(const Matrix& w, const bf16* x, int64_t rows, float* y) {

@@ -5,7 +5,7 @@
 
 #include "cuda/common/stream.h"
 #include "cuda/elementwise/row_backward.h"
-#include "cuda/gemm/matmul.h"
+#include "cuda/gemm/matmul_normed.h"
 #include "cuda/rope/rope_store.h"
 #include "device/batch.h"
 #include "device/mixture.h"
@@ -74,6 +74,11 @@ class Layers {
   void normalise(float* hidden, int64_t rows, const DeviceBuffer<float>& weight);
   // y = W x, or `onto`, where that is not null, and W x; of rows of w.k inputs. Parts that it leaves are in workspace_ until the next product.
   cuda::Parts product(const Matrix& w, const bf16* x, int64_t rows, float* y, const float* onto, bool leave = false);
+  // Whether both norms of a layer are made by the products behind them, as of one row.
+  bool norms_in_products(const Batch& batch, int64_t index);
+  cuda::MatMul normed_product_of(const Matrix& w, bf16* gated);
+  // As normalise() and product(), by one launch: row.sums gets what normalise() leaves in `hidden`.
+  cuda::Parts normed_product(const Matrix& w, cuda::NormedRow row, bf16* gated);
   cuda::MatMul product_of(const Matrix& w, const bf16* x, int64_t rows, float* y);
   // The activation of gate and up, with what adapters add, where one launch computes it: it lies where wide rows do. Else null.
   const bf16* gated_product(const Batch& batch, int64_t layer, const bf16* x);
@@ -120,6 +125,9 @@ class Layers {
   DeviceBuffer<float> workspace_, lora_;
   DeviceBuffer<int32_t> arrived_;   // of adapters beside a product
   DeviceBuffer<int32_t> arrivals_;  // of splits of attention
+  // Of one row whose norms products make, the residual stream between both norms of a layer, and whether it is there.
+  DeviceBuffer<float> spare_;
+  bool in_spare_ = false;
   Mixture mixture_;
   cuda::Parts residual_;  // of the residual stream's last product
 };

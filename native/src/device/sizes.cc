@@ -83,7 +83,8 @@ std::vector<MemoryPart> Sizes::parts() const {
 size_t Sizes::layer_bytes() const {
   const size_t f = sizeof(float), b = sizeof(cuda::bf16);
   return size_t(rows) * (size_t(wide) * f + size_t(queries) * b) + size_t(std::max(rows, logit_rows)) * size_t(activation) * b +
-         size_t(workspace_floats + lora_floats + rope_floats) * f + size_t(kLoraArrivals + arrivals) * sizeof(int32_t) + mixture_bytes;
+         size_t(workspace_floats + lora_floats + rope_floats + hidden) * f + size_t(kLoraArrivals + arrivals) * sizeof(int32_t) +
+         mixture_bytes;
 }
 
 size_t Sizes::fixed_bytes() const {

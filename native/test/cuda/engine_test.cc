@@ -92,9 +92,9 @@ TEST_ENGINE(gpu_engine_same_bits_where_products_come_in_parts) {
 }
 
 // Decode, prefill and chunks of it have different numbers of tokens, and so different blocks of Hopper's kernels.
-void check_with_wgmma(const char* setting) {
+void check_with_wgmma(const TinyModel& source, const std::vector<const char*>& settings) {
   if (!on_hopper()) return;
-  auto model = load_with_wgmma(tiny_for_device(), {setting});
+  auto model = load_with_wgmma(source, settings);
   const std::vector<Job> jobs = {device_job(11, 1, 3), device_job(12, 70, 2), device_job(13, 20, 3)};
   std::vector<Job> alone = jobs, together = jobs, on_cpu = jobs;
   for (Job& j : alone) {
@@ -102,7 +102,7 @@ void check_with_wgmma(const char* setting) {
     driver.start(0, j);
     driver.run();
   }
-  Driver driver = device_driver(model, device_options()), cpu(tiny_for_device().load(Element::kBf16, 1), device_options());
+  Driver driver = device_driver(model, device_options()), cpu(TinyModel(source).load(Element::kBf16, 1), device_options());
   driver.set_chunk(13);
   run_together(driver, together);
   run_together(cpu, on_cpu);
@@ -110,9 +110,21 @@ void check_with_wgmma(const char* setting) {
   for (size_t i = 0; i < jobs.size(); ++i) close_tokens(alone[i], on_cpu[i]);
 }
 
-TEST_ENGINE(hopper_engine_gives_the_same_bits) { check_with_wgmma("TANDEM_CUDA_MATMUL"); }
+TEST_ENGINE(hopper_engine_gives_the_same_bits) { check_with_wgmma(tiny_for_device(), {"TANDEM_CUDA_MATMUL"}); }
 
-TEST_ENGINE(hopper_engine_attends_with_the_same_bits) { check_with_wgmma("TANDEM_CUDA_ATTENTION"); }
+TEST_ENGINE(hopper_engine_attends_with_the_same_bits) { check_with_wgmma(tiny_for_device(), {"TANDEM_CUDA_ATTENTION"}); }
+
+// Steps of one row have their norms within products, and rotate within attention.
+TEST_ENGINE(hopper_engine_gives_the_same_bits_by_fewer_launches) {
+  TinyModel source = tiny_for_device();
+  source.spec.output_bias = source.spec.mlp_bias = false;
+  source.spec.hidden_size = 256;
+  source.spec.intermediate_size = 512;
+  source.spec.heads = 512 / source.spec.head_dim;
+  source.spec.kv_heads = source.spec.heads / 2;
+  CHECK(cuda::matmul_splits(256, 512) > 1 && cuda::matmul_splits(1024, 256) == 1);
+  check_with_wgmma(source, {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"});
+}
 
 TEST_ENGINE(gpu_engine_same_bits_after_preemption_on_used_pages) {
   auto model = load_on_device(tiny_for_device());
