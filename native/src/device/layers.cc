@@ -175,7 +175,7 @@ int64_t Layers::take_splits(const Batch& batch, cuda::PagedAttention& args) cons
 }
 
 bool Layers::attend_rotating(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::RopeStore& rope, bf16* out) {
-  if (batch.wide_count > 0) return false;
+  if (!weights_.kernels.fused || batch.wide_count > 0) return false;
   cuda::PagedAttention args = attention_of(batch, index, kv, nullptr, out);
   args.stored_is_old = true;
   args.rope = &rope;
@@ -301,7 +301,7 @@ cuda::MatMul Layers::normed_product_of(const Matrix& w, bf16* gated) {
 
 bool Layers::norms_in_products(const Batch& batch, int64_t index) {
   const Layer& layer = weights_.layers[size_t(index)];
-  if (batch.rows != 1 || adapted(batch) || spec_.mixes(index)) return false;
+  if (!weights_.kernels.fused || batch.rows != 1 || adapted(batch) || spec_.mixes(index)) return false;
   if (layer.output_bias.size() > 0 || layer.gate_up_bias.size() > 0) return false;
   // What the output projection adds goes to the second norm, beside a row that is not where it was.
   cuda::MatMul output = product_of(layer.output, nullptr, 1, nullptr);

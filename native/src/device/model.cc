@@ -30,16 +30,27 @@ void check_shape(const model::Spec& s) {
   supported(s.vocab_size <= 1 << 18, "its vocabulary has more than 262,144 tokens");
 }
 
+// No device has run them yet, so they are asked for.
+bool asks_for_fused() {
+  const char* value = std::getenv("TANDEM_CUDA_FUSED");
+  const std::string asked = value != nullptr ? value : "";
+  require(asked.empty() || asked == "0" || asked == "1", ErrorKind::kRange, "TANDEM_CUDA_FUSED must be 0 or 1");
+  return asked == "1";
+}
+
 // Throws as each of the choices does, and Error(kUnsupported) where one needs another.
 Kernels chosen_kernels(const cuda::DeviceInfo& found) {
   const char* adapters = std::getenv("TANDEM_CUDA_ADAPTERS");
   const Kernels kernels = {cuda::matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), found.major, found.minor),
                            cuda::attention_kernel(std::getenv("TANDEM_CUDA_ATTENTION"), found.major, found.minor),
                            cuda::adapter_kernel(adapters, found.major, found.minor),
-                           cuda::expert_kernel(std::getenv("TANDEM_CUDA_EXPERTS"), found.major, found.minor)};
+                           cuda::expert_kernel(std::getenv("TANDEM_CUDA_EXPERTS"), found.major, found.minor), asks_for_fused()};
   const bool asked = adapters != nullptr && *adapters != 0 && kernels.adapters != cuda::AdapterKernel::kBehind;
   if (asked && kernels.matmul != cuda::MatMulKernel::kWgmma) {
     throw Error(ErrorKind::kUnsupported, "TANDEM_CUDA_ADAPTERS=" + std::string(adapters) + " needs TANDEM_CUDA_MATMUL=wgmma");
+  }
+  if (kernels.fused && kernels.matmul != cuda::MatMulKernel::kWgmma && kernels.attention != cuda::AttentionKernel::kWgmma) {
+    throw Error(ErrorKind::kUnsupported, "TANDEM_CUDA_FUSED=1 needs TANDEM_CUDA_MATMUL=wgmma or TANDEM_CUDA_ATTENTION=wgmma");
   }
   return kernels;
 }

@@ -45,12 +45,13 @@ struct Layer {
 };
 
 // Which kernels compute what has several: the same in all that runs on these weights, because bits may depend on them (not on those of
-// adapters).
+// adapters, nor on `fused`).
 struct Kernels {
   cuda::MatMulKernel matmul = {};  // of products of bf16 weights
   cuda::AttentionKernel attention = {};
   cuda::AdapterKernel adapters = {};
   cuda::ExpertKernel experts = {};  // of bf16 weights
+  bool fused = false;               // of few rows: norms within products, and rotation within attention
 };
 
 struct Weights {

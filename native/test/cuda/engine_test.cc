@@ -114,6 +114,17 @@ TEST_ENGINE(hopper_engine_gives_the_same_bits) { check_with_wgmma(tiny_for_devic
 
 TEST_ENGINE(hopper_engine_attends_with_the_same_bits) { check_with_wgmma(tiny_for_device(), {"TANDEM_CUDA_ATTENTION"}); }
 
+TEST_ENGINE(gpu_engine_says_what_fused_launches_need) {
+  const TinyModel source = tiny_for_device();
+  const SettingTo matmul("TANDEM_CUDA_MATMUL", "mma"), attention("TANDEM_CUDA_ATTENTION", "mma");
+  {
+    const SettingTo fused("TANDEM_CUDA_FUSED", "yes");
+    CHECK_ERROR(kRange, "TANDEM_CUDA_FUSED must be 0 or 1", load_on_device(source));
+  }
+  const SettingTo fused("TANDEM_CUDA_FUSED", "1");
+  CHECK_ERROR(kUnsupported, "TANDEM_CUDA_FUSED=1 needs TANDEM_CUDA_MATMUL=wgmma or TANDEM_CUDA_ATTENTION=wgmma", load_on_device(source));
+}
+
 // Steps of one row have their norms within products, and rotate within attention.
 TEST_ENGINE(hopper_engine_gives_the_same_bits_by_fewer_launches) {
   TinyModel source = tiny_for_device();
@@ -123,6 +134,7 @@ TEST_ENGINE(hopper_engine_gives_the_same_bits_by_fewer_launches) {
   source.spec.heads = 512 / source.spec.head_dim;
   source.spec.kv_heads = source.spec.heads / 2;
   CHECK(cuda::matmul_splits(256, 512) > 1 && cuda::matmul_splits(1024, 256) == 1);
+  const SettingTo fused("TANDEM_CUDA_FUSED", "1");
   check_with_wgmma(source, {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"});
 }
 
