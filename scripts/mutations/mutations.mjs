@@ -1930,6 +1930,105 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: fused, a new key lies beside its place',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_rotate.h',
+        search: 'put_four(tile, row, s.pair, pairs[0]);',
+        replace: 'put_four(tile, row ^ 1, s.pair, pairs[0]);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: fused, a new key does not wait for its page',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_rotate.h',
+        search: '  wait(key);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: fused, no fence behind a new key',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_rotate.h',
+        search: '  shared_writes_fence();\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: fused, no barrier behind rows that attention rotates',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_few_wgmma.cu',
+        search: '  __syncthreads();  // the rows are there, and their key and value\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: fused, what is behind a normed row is left',
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_normed.cu',
+        search: '  clear_tiles(tiles, end - begin, stages * S::kStageTiles);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: fused, no meeting before the squares of a row are added',
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_normed.cu',
+        search: '  meet(&meetings.sums);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: fused, no fence behind a normed row',
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_normed.cu',
+        search: '  shared_writes_fence();\n  meet(&meetings.row);',
+        replace: '  meet(&meetings.row);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: fused, a product overwrites the parts that others read',
+    edits: [
+      {
+        file: 'native/src/device/layers.cc',
+        search: '  args.workspace += taken;\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: fused, splits overwrite the parts that others read',
+    edits: [
+      {
+        file: 'native/src/device/layers.cc',
+        search: '  args.workspace += used;\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'GPU engine: a product leaves its adapters out',
     edits: [
       {
