@@ -1029,8 +1029,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/rope/rope_store.cu',
-        search: '  wait_for_inputs();\n  load_pairs<kWhole, kAtOnce>(a, s, half, pairs);\n',
-        replace: '  load_pairs<kWhole, kAtOnce>(a, s, half, pairs);\n  wait_for_inputs();\n',
+        search: '  wait_for_inputs();\n  Four pairs[2] = {};\n  load_pairs<kWhole, kAtOnce>(a, s, half, pairs);\n',
+        replace: '  Four pairs[2] = {};\n  load_pairs<kWhole, kAtOnce>(a, s, half, pairs);\n  wait_for_inputs();\n',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1039,7 +1039,7 @@ export const mutations = [
     name: 'GPU engine: adapters run beside a product that may not have its inputs',
     edits: [
       {
-        file: 'native/src/device/layers.cc',
+        file: 'native/src/device/layers_adapters.cc',
         search: 'both.product.beside = both.adapters.beside = lets_next_begin(both.product);',
         replace: 'both.adapters.beside = lets_next_begin(both.product);',
       },
@@ -1053,7 +1053,7 @@ export const mutations = [
   },
   {
     name: 'GPU engine: the tables of rotations are no part of the memory plan',
-    edits: [{ file: 'native/src/device/sizes.cc', search: ' + rope_floats) * f', replace: ') * f' }],
+    edits: [{ file: 'native/src/device/sizes.cc', search: ' + rope_floats + hidden) * f', replace: ' + hidden) * f' }],
     tests: ['native/test/cuda'],
   },
   {
@@ -1093,7 +1093,7 @@ export const mutations = [
     name: 'GPU engine: what adapters add beside a product is not read',
     edits: [
       {
-        file: 'native/src/device/layers.cc',
+        file: 'native/src/device/layers_adapters.cc',
         search: '  ++both->parts.count;\n',
         replace: '',
       },
@@ -2032,7 +2032,7 @@ export const mutations = [
     name: 'GPU engine: a product leaves its adapters out',
     edits: [
       {
-        file: 'native/src/device/layers.cc',
+        file: 'native/src/device/layers_adapters.cc',
         search: '    both->product.adapters = &both->adapters;\n',
         replace: '',
       },
@@ -2132,7 +2132,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/device/layers.cc',
-        search: '  if (tap) cuda::copy_slots(kv, tap->copies, tap->copy_count, stream_.get());\n',
+        search: '  if (tap) cuda::copy_slots(rope.kv, tap->copies, tap->copy_count, stream_.get());\n',
         replace: '',
       },
     ],

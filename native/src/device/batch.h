@@ -44,6 +44,8 @@ struct Batch {
   int64_t last_count = 0;
 };
 
+inline bool adapted(const Batch& batch) { return batch.adapter_count > 0 && batch.most_rank > 0; }
+
 // Decode batches are padded to few sizes, so that what was recorded for one fits the next of its size: everything in Batch is then the
 // same, only the memory that it points to differs.
 struct DecodeSize {

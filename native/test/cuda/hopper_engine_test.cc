@@ -1,0 +1,60 @@
+// The engine with Hopper's kernels: the same bits however its work is cut, near those of the CPU.
+#include "cuda/common/device_info.h"
+#include "cuda/gemm/matmul.h"
+#include "engine_fixture.h"
+#include "engine/engine.h"
+
+namespace tandem::test {
+namespace {
+
+using ops::Element;
+
+// Decode, prefill and chunks of it have different numbers of tokens, and so different blocks of Hopper's kernels.
+void check_with_wgmma(const TinyModel& source, const std::vector<const char*>& settings) {
+  if (!on_hopper()) return;
+  auto model = load_with_wgmma(source, settings);
+  const std::vector<Job> jobs = {device_job(11, 1, 3), device_job(12, 70, 2), device_job(13, 20, 3)};
+  std::vector<Job> alone = jobs, together = jobs, on_cpu = jobs;
+  for (Job& j : alone) {
+    Driver driver = device_driver(model, device_options());
+    driver.start(0, j);
+    driver.run();
+  }
+  Driver driver = device_driver(model, device_options()), cpu(TinyModel(source).load(Element::kBf16, 1), device_options());
+  driver.set_chunk(13);
+  run_together(driver, together);
+  run_together(cpu, on_cpu);
+  check_same_jobs(alone, together);
+  for (size_t i = 0; i < jobs.size(); ++i) close_tokens(alone[i], on_cpu[i]);
+}
+
+TEST_ENGINE(hopper_engine_gives_the_same_bits) { check_with_wgmma(tiny_for_device(), {"TANDEM_CUDA_MATMUL"}); }
+
+TEST_ENGINE(hopper_engine_attends_with_the_same_bits) { check_with_wgmma(tiny_for_device(), {"TANDEM_CUDA_ATTENTION"}); }
+
+TEST_ENGINE(gpu_engine_says_what_fused_launches_need) {
+  const TinyModel source = tiny_for_device();
+  const SettingTo matmul("TANDEM_CUDA_MATMUL", "mma"), attention("TANDEM_CUDA_ATTENTION", "mma");
+  {
+    const SettingTo fused("TANDEM_CUDA_FUSED", "yes");
+    CHECK_ERROR(kRange, "TANDEM_CUDA_FUSED must be 0 or 1", load_on_device(source));
+  }
+  const SettingTo fused("TANDEM_CUDA_FUSED", "1");
+  CHECK_ERROR(kUnsupported, "TANDEM_CUDA_FUSED=1 needs TANDEM_CUDA_MATMUL=wgmma or TANDEM_CUDA_ATTENTION=wgmma", load_on_device(source));
+}
+
+// Steps of one row have their norms within products, and rotate within attention.
+TEST_ENGINE(hopper_engine_gives_the_same_bits_by_fewer_launches) {
+  TinyModel source = tiny_for_device();
+  source.spec.output_bias = source.spec.mlp_bias = false;
+  source.spec.hidden_size = 256;
+  source.spec.intermediate_size = 512;
+  source.spec.heads = 512 / source.spec.head_dim;
+  source.spec.kv_heads = source.spec.heads / 2;
+  CHECK(cuda::matmul_splits(256, 512) > 1 && cuda::matmul_splits(1024, 256) == 1);
+  const SettingTo fused("TANDEM_CUDA_FUSED", "1");
+  check_with_wgmma(source, {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"});
+}
+
+}  // namespace
+}  // namespace tandem::test
