@@ -278,7 +278,7 @@ __device__ __forceinline__ Rows<kDim> make_rows(const PagedAttention& a, const R
   make_own_head<kDim>(rope, own, queries, keys_of<kDim>(place), values_of<kDim>(place), at % kTileKeys,
                       [&](bool of_key) { barrier_wait(of_key ? &shared.keys[place] : &shared.values[place], 0); });
   __syncthreads();  // the rows are there, and their key and value
-  return own_rows<kDim>(a, tile, kv_head, queries, warp.has_rows);
+  return own_rows<kDim>(a, tile, queries, warp.has_rows);
 }
 
 template <int kDim>
@@ -374,6 +374,10 @@ bool attention_rotates(const PagedAttention& a) {
   const bool one_token = a.splits_in_grid && a.tile_rows * a.kv.kv_heads == a.heads;
   if (a.rope == nullptr || a.kernel != AttentionKernel::kWgmma || !one_token || !attends_few(a) || a.log_sums != nullptr) return false;
   const RopeStore& r = *a.rope;
+  const bool same_pool = r.kv.keys == a.kv.keys && r.kv.values == a.kv.values && r.kv.pages == a.kv.pages && r.kv.kv_heads == a.kv.kv_heads;
+  const int64_t width = (r.heads + 2 * r.kv.kv_heads) * r.dim;
+  const bool parts = r.parts.count == 0 || (r.parts.rows == r.rows && r.parts.columns == width);
+  if (!same_pool || !parts || r.ld < width || r.rows < 1 || (r.q_norm == nullptr) != (r.k_norm == nullptr)) return false;
   return r.qk == nullptr && r.dim == a.kv.dim && r.heads == a.heads && rope_in_fours(r);
 }
 

@@ -85,8 +85,7 @@ __device__ __forceinline__ void make_own_head(const RopeStore& r, const OwnHead<
 
 // Fragments of the warp that has the tile's rows, one token of them; of others none.
 template <int kDim>
-__device__ __forceinline__ Rows<kDim> own_rows(const PagedAttention& a, const AttentionTile& tile, int kv_head, const bf16* queries,
-                                               bool has_rows) {
+__device__ __forceinline__ Rows<kDim> own_rows(const PagedAttention& a, const AttentionTile& tile, const bf16* queries, bool has_rows) {
   const int lane = int(threadIdx.x % kWarp);
   Rows<kDim> rows;
   GPU_UNROLL

@@ -82,7 +82,7 @@ struct PagedAttention {
   // Where splits_in_grid makes at most so many blocks each has a multiprocessor of a large device to itself (wgmma). It changes no bit.
   int64_t few_blocks = 132;
   // Null, or what rope_store() would do for the same rows before: then `queries` is not read, and the kernel makes its rows and stores the new
-  // keys and values itself, with the same bits. Only where attention_rotates() says so.
+  // keys and values itself, with the same bits. Only where attention_rotates() says so, and every sequence has one new token.
   const RopeStore* rope = nullptr;
   float* log_sums = nullptr;  // [rows][heads], for the way back: the log of the sum of exp(score); may be null
   AttentionKernel kernel = AttentionKernel::kMma;

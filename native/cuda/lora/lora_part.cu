@@ -115,6 +115,9 @@ class TileOutputs {
     row_ = __ldcg(tile.rows + int(threadIdx.x) / kWarp);
   }
 
+  // Of no rank nothing is added: -0 is what leaves every number as it is, -0 too.
+  __device__ __forceinline__ float added(const Sums& sums, int p, int r, int i) const { return w_[p].rank > 0 ? sums[p].of(r, i) : -0.0f; }
+
   // Calls store(row, output, which of the lane's two rows, sums) when the kernel's inputs are there. The first factors are on their way before.
   template <class Store>
   __device__ __forceinline__ void run(const Store& store) {
@@ -254,14 +257,15 @@ __device__ __forceinline__ void activate(const LoraGated& g, int row, int output
 
 template <bool kWhole, bool kVector>
 __device__ __forceinline__ void activate_tile(const LoraGated& g, const LoraTile& tile, float* u) {
-  TileOutputs<kVector, 2>(g.adapters, tile, 0, u).run([&](int row, int output, int r, const lora::OutputSums(&sums)[2]) {
+  TileOutputs<kVector, 2> outputs(g.adapters, tile, 0, u);
+  outputs.run([&](int row, int output, int r, const lora::OutputSums(&sums)[2]) {
     GPU_UNROLL
     for (int half = 0; half < 2; ++half) {
       Four added[2];
       GPU_UNROLL
       for (int p = 0; p < 2; ++p) {
         GPU_UNROLL
-        for (int i = 0; i < 4; ++i) added[p].at[i] = sums[p].of(r, 4 * half + i);
+        for (int i = 0; i < 4; ++i) added[p].at[i] = outputs.added(sums, p, r, 4 * half + i);
       }
       activate<kWhole>(g, row, output + 4 * half, added);
     }

@@ -146,7 +146,8 @@ int64_t Layers::take_splits(const Batch& batch, cuda::PagedAttention& args) cons
 }
 
 bool Layers::attend_rotating(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::RopeStore& rope, bf16* out) {
-  if (!weights_.kernels.fused || batch.wide_count > 0) return false;
+  // Of a sequence with several tokens, each would need the keys of those before it, which other blocks store.
+  if (!weights_.kernels.fused || batch.wide_count > 0 || batch.rows != batch.runs) return false;
   cuda::PagedAttention args = attention_of(batch, index, kv, nullptr, out);
   args.stored_is_old = true;
   args.rope = &rope;

@@ -10,7 +10,7 @@ namespace {
 using ops::Element;
 
 // Decode, prefill and chunks of it have different numbers of tokens, and so different blocks of Hopper's kernels.
-void check_with_wgmma(const TinyModel& source, const std::vector<const char*>& settings) {
+void check_with_wgmma(const TinyModel& source, const std::vector<const char*>& settings, int64_t chunk = 13) {
   if (!on_hopper()) return;
   auto model = load_with_wgmma(source, settings);
   const std::vector<Job> jobs = {device_job(11, 1, 3), device_job(12, 70, 2), device_job(13, 20, 3)};
@@ -21,7 +21,7 @@ void check_with_wgmma(const TinyModel& source, const std::vector<const char*>& s
     driver.run();
   }
   Driver driver = device_driver(model, device_options()), cpu(TinyModel(source).load(Element::kBf16, 1), device_options());
-  driver.set_chunk(13);
+  driver.set_chunk(chunk);
   run_together(driver, together);
   run_together(cpu, on_cpu);
   check_same_jobs(alone, together);
@@ -43,18 +43,52 @@ TEST_ENGINE(gpu_engine_says_what_fused_launches_need) {
   CHECK_ERROR(kUnsupported, "TANDEM_CUDA_FUSED=1 needs TANDEM_CUDA_MATMUL=wgmma or TANDEM_CUDA_ATTENTION=wgmma", load_on_device(source));
 }
 
-// Steps of one row have their norms within products, and rotate within attention.
-TEST_ENGINE(hopper_engine_gives_the_same_bits_by_fewer_launches) {
+// Norms and rotation are what products and attention may make themselves.
+TinyModel tiny_for_fused() {
   TinyModel source = tiny_for_device();
   source.spec.output_bias = source.spec.mlp_bias = false;
   source.spec.hidden_size = 256;
   source.spec.intermediate_size = 512;
   source.spec.heads = 512 / source.spec.head_dim;
   source.spec.kv_heads = source.spec.heads / 2;
-  CHECK(cuda::matmul_splits(256, 512) > 1 && cuda::matmul_splits(1024, 256) == 1);
-  const SettingTo fused("TANDEM_CUDA_FUSED", "1");
-  check_with_wgmma(source, {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"});
+  return source;
 }
+
+const std::vector<const char*> kBoth = {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"};
+
+TEST_ENGINE(hopper_engine_gives_the_same_bits_by_fewer_launches) {
+  const SettingTo fused("TANDEM_CUDA_FUSED", "1");
+  check_with_wgmma(tiny_for_fused(), kBoth);
+}
+
+// Tiles of so many heads have one token each, and a sequence may have several of them.
+TEST_ENGINE(hopper_engine_rotates_no_tokens_that_see_each_other) {
+  TinyModel source = tiny_for_device();
+  source.spec.heads = 16;
+  source.spec.kv_heads = 1;
+  const SettingTo fused("TANDEM_CUDA_FUSED", "1");
+  for (int64_t chunk : {2, 3}) check_with_wgmma(source, kBoth, chunk);
+}
+
+#ifdef TANDEM_GPU_EMULATION
+uint64_t launches_of(const TinyModel& source, const char* fused) {
+  const SettingTo setting("TANDEM_CUDA_FUSED", fused);
+  auto model = load_with_wgmma(source, kBoth);
+  Job job = device_job(12, 20, 4);
+  Driver driver = device_driver(model, device_options());
+  const uint64_t before = gpu_emulation::launches_run();
+  driver.start(0, job);
+  driver.run();
+  return gpu_emulation::launches_run() - before;
+}
+
+// A layer of each step behind the prompt has both norms and the rotation less.
+TEST_ENGINE(hopper_engine_fuses_what_it_is_asked_to) {
+  const TinyModel source = tiny_for_fused();
+  CHECK(cuda::matmul_splits(256, 512) > 1 && cuda::matmul_splits(1024, 256) == 1);
+  CHECK_EQ(launches_of(source, "0") - launches_of(source, "1"), uint64_t(3 * 3 * source.spec.layers));
+}
+#endif
 
 }  // namespace
 }  // namespace tandem::test

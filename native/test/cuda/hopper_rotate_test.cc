@@ -175,6 +175,11 @@ TEST(hopper_attention_rotates_where_it_can) {
   refuses([](auto& a, auto&) { a.log_sums = reinterpret_cast<float*>(256); });
   refuses([](auto&, auto& r) { r.qk = reinterpret_cast<bf16*>(256); });
   refuses([](auto&, auto& r) { r.heads = 6; });
+  refuses([](auto&, auto& r) { r.rows = 3; });
+  refuses([](auto&, auto& r) { r.parts.columns += 4; });
+  refuses([](auto&, auto& r) { r.ld -= 4; });
+  refuses([](auto&, auto& r) { r.k_norm = nullptr; });
+  refuses([](auto&, auto& r) { r.kv.keys += 8; });
   refuses([](auto&, auto& r) { r.cosines += 1; });
 }
 

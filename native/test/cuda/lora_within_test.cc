@@ -130,6 +130,25 @@ TEST_ENGINE(hopper_adapters_within_a_gated_product_are_there_before_its_activati
   check_gated(256, 128, turns(64, 40), kMixedRanks);
 }
 
+// What changes no number leaves the sign of nothing alone, of rows without an adapter and with one of no rank.
+TEST(gpu_lora_gated_leaves_rows_without_an_adapter) {
+  constexpr int64_t kWidth = 64;
+  std::vector<float> sums(size_t(4 * kWidth), -0.0f);
+  for (int64_t row = 0; row < 2; ++row) std::fill_n(sums.begin() + (2 * row + 1) * kWidth, kWidth, 1.0f);
+  DeviceBuffer<float> product(sums), u(size_t(cuda::lora_part_floats(2, 2, 16)));
+  DeviceBuffer<bf16> x(size_t(2 * 4096)), active(size_t(2 * kWidth));
+  const DeviceBuffer<cuda::LoraTile> tiles(cuda::lora_tiles({-1, 0}, 1));
+  const DeviceBuffer<cuda::LoraWeights> table(std::vector<cuda::LoraWeights>{{nullptr, nullptr, 0, 0}});
+  LoraPart part = planned(2, 1, {kWidth, kWidth});
+  for (int i = 0; i < 2; ++i) part.projections[i].adapters = table.data();
+  part.tiles = tiles.data();
+  part.tile_count = int64_t(tiles.size());
+  part.x = x.data();
+  part.u = u.data();
+  cuda::lora_gated({part, {product.data(), 1, 2, 2 * kWidth}, active.data()}, nullptr);
+  for (bf16 value : active.download()) CHECK_EQ(value.bits, uint16_t(0x8000));
+}
+
 TEST(gpu_lora_gated_refuses_what_does_not_fit) {
   cuda::LoraGated args{planned(3, 1, {64, 64}), {nullptr, 1, 3, 128}, nullptr};
   const auto refuses = [&](const std::string& what, const auto& change) {

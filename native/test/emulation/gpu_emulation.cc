@@ -347,9 +347,14 @@ std::shared_ptr<Begun> begin(const Launch& launch) {
   return begun;
 }
 
+static std::atomic<uint64_t> launched{0};
+
+uint64_t launches_run() { return launched; }
+
 void end_launches(Ahead& ahead) { ahead.running = ahead.unseen = ahead.launches + 1; }
 
 void run(const Launch& launch, Ahead& ahead, Begun* begun) {
+  ++launched;
   const uint32_t number = ++ahead.launches;
   if (!launch.early) ahead.running = ahead.unseen = number;
   std::vector<unsigned> numbers(blocks_of(launch));

@@ -198,6 +198,8 @@ bool lets_next_begin(const Begun& begun);
 void run(const Launch& launch, Ahead& ahead, Begun* begun = nullptr);
 // Nothing that was launched before still runs.
 void end_launches(Ahead& ahead);
+// Of all streams so far.
+uint64_t launches_run();
 // Before a thread reads or writes the device's memory.
 void touch_global(Block& block, const void* p, size_t bytes, bool writes, const void* where);
 
