@@ -1681,7 +1681,7 @@ export const mutations = [
       {
         file: 'native/cuda/lora/lora_part.cu',
         search: 'lora::sum_in_order(segments)',
-        replace: '(lora::sum_in_order(segments) - segments[7])',
+        replace: '(lora::sum_in_order(segments) - segments[1])',
       },
     ],
     tests: ['native/test/cuda'],
@@ -2018,12 +2018,12 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
-    name: 'GPU engine: fused, splits overwrite the parts that others read',
+    name: 'GPU engine: fused, tokens of one sequence rotate beside each other',
     edits: [
       {
         file: 'native/src/device/layers.cc',
-        search: '  args.workspace += used;\n',
-        replace: '',
+        search: ' || batch.rows != batch.runs) return false;',
+        replace: ') return false;',
       },
     ],
     tests: ['native/test/cuda'],

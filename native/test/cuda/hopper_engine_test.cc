@@ -61,6 +61,23 @@ TEST_ENGINE(hopper_engine_gives_the_same_bits_by_fewer_launches) {
   check_with_wgmma(tiny_for_fused(), kBoth);
 }
 
+// The product of q, k and v leaves parts while others still read those of the product before.
+TEST_ENGINE(hopper_engine_keeps_parts_that_are_read) {
+  if (!on_hopper()) return;
+  TinyModel source = tiny_for_fused();
+  source.spec.hidden_size = 512;
+  source.spec.intermediate_size = 3072;
+  CHECK(cuda::matmul_splits(source.spec.query_size() + 2 * source.spec.kv_size(), 512) > 1 && cuda::matmul_splits(6144, 512) == 1);
+  std::vector<Job> jobs(2, device_job(11, 1, 3));
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const SettingTo fused("TANDEM_CUDA_FUSED", i == 0 ? "0" : "1");
+    Driver driver = device_driver(load_with_wgmma(source, kBoth), device_options());
+    driver.start(0, jobs[i]);
+    driver.run();
+  }
+  check_same(jobs[0], jobs[1]);
+}
+
 // Tiles of so many heads have one token each, and a sequence may have several of them.
 TEST_ENGINE(hopper_engine_rotates_no_tokens_that_see_each_other) {
   TinyModel source = tiny_for_device();
