@@ -2018,6 +2018,17 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'GPU engine: fused, splits overwrite the parts that others read',
+    edits: [
+      {
+        file: 'native/src/device/layers.cc',
+        search: '  args.workspace += used;\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'GPU engine: fused, tokens of one sequence rotate beside each other',
     edits: [
       {

@@ -78,6 +78,25 @@ TEST_ENGINE(hopper_engine_keeps_parts_that_are_read) {
   check_same(jobs[0], jobs[1]);
 }
 
+// With an adapter there are parts, and behind so many tokens several splits, whose states go beside them.
+TEST_ENGINE(hopper_engine_keeps_parts_beside_states_of_splits) {
+  if (!on_hopper()) return;
+  TinyModel source = tiny_for_device();
+  source.spec.max_position = 512;
+  engine::Options options = device_options();
+  options.max_model_len = 300;
+  std::vector<Job> jobs(2, device_job(11, 258, 3));
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const SettingTo fused("TANDEM_CUDA_FUSED", i == 0 ? "0" : "1");
+    auto model = load_with_wgmma(source, kBoth);
+    jobs[i].adapter = model->place(model::Adapter(model->facts(), tiny_factors(source.spec, 5, 4, all_modules())));
+    Driver driver = device_driver(model, options);
+    driver.start(0, jobs[i]);
+    driver.run();
+  }
+  check_same(jobs[0], jobs[1]);
+}
+
 // Tiles of so many heads have one token each, and a sequence may have several of them.
 TEST_ENGINE(hopper_engine_rotates_no_tokens_that_see_each_other) {
   TinyModel source = tiny_for_device();
