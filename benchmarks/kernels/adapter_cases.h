@@ -102,7 +102,7 @@ inline void time_adapters_of_product(int64_t rows, int64_t k, const std::vector<
   time(name + "gradients", of_x + of_d, [&] { lora_outer(outers.data(), int64_t(outers.size()), nullptr); });
 }
 
-// A product of an 8B model and an adapter of rank 16 on all of its projections, which follow each other: the product alone, with a launch behind
+// A product of an 8B model and an adapter of rank 16 on all of its projections, which follow each other: the product alone, with launches behind
 // it, and with both in one.
 inline void time_adapted_product(int64_t rows, int64_t k, const std::vector<int64_t>& outs, const TimeAdapter& time) {
   const int64_t rank = 16;

@@ -84,6 +84,12 @@ struct LoraPart {
   // The kernel right before on the stream is a product by wgmma with MatMul::beside, of the same rows, that uses nothing written here.
   bool beside = false;
 };
+// Of `u`.
+int64_t lora_part_floats(int64_t rows, int64_t count, int64_t most_rank);
+// Throws Error(kRange) naming the argument.
+void lora_part(const LoraPart& args, cudaStream_t stream);
+void check_lora_part(const LoraPart& args, const char* name);
+
 // Gate and up of few rows with their adapters, and the activation of both: swiglu() (elementwise/swiglu.h) of the product's first half of
 // columns and its second, each with what the adapters add.
 struct LoraGated {
@@ -93,10 +99,5 @@ struct LoraGated {
 };
 // Throws Error(kRange) naming the argument. Launches as lora_part() does.
 void lora_gated(const LoraGated& args, cudaStream_t stream);
-
-int64_t lora_part_floats(int64_t rows, int64_t count, int64_t most_rank);
-// Throws Error(kRange) naming the argument.
-void lora_part(const LoraPart& args, cudaStream_t stream);
-void check_lora_part(const LoraPart& args, const char* name);
 
 }  // namespace tandem::cuda

@@ -19,16 +19,13 @@ struct RankPairs {
   uint32_t upper[2], rest[2];
 };
 
-__device__ __forceinline__ float load_u(const float* from) { return *from; }
-
 // Of the row of the lane's group, ranks from `first` on, of which there are `rank`. Null: of no row.
-template <float (*kLoad)(const float*) = &load_u>
 __device__ __forceinline__ RankPairs rank_pairs(const float* u, int first, int rank) {
   RankPairs pairs;
   GPU_UNROLL
   for (int i = 0; i < 2; ++i) {
     const int at = first + i * (kRanks / 2) + int(threadIdx.x) % kQuad * 2;
-    const float even = u != nullptr && at < rank ? kLoad(u + at) : 0.0f, odd = u != nullptr && at + 1 < rank ? kLoad(u + at + 1) : 0.0f;
+    const float even = u != nullptr && at < rank ? u[at] : 0.0f, odd = u != nullptr && at + 1 < rank ? u[at + 1] : 0.0f;
     split(even, odd, pairs.upper[i], pairs.rest[i]);
   }
   return pairs;

@@ -5,8 +5,8 @@
 namespace tandem::cuda {
 
 enum class AdapterKernel : uint8_t {
-  kBehind,  // a launch behind the product (lora_part)
-  kWithin,  // blocks of the product's own launch (lora_within), where matmul_takes_adapters(); a launch behind all others
+  kBehind,  // launches behind the product (lora_part)
+  kWithin,  // blocks of the product's own launch (lora_within) for one adapter, where matmul_takes_adapters(); behind all others
 };
 
 const NamedVariant<AdapterKernel>& variant_of(AdapterKernel kernel);

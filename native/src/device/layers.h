@@ -80,14 +80,13 @@ class Layers {
   // As normalise() and product(), by one launch: row.sums gets what normalise() leaves in `hidden`.
   cuda::Parts normed_product(const Matrix& w, cuda::NormedRow row, bf16* gated);
   cuda::MatMul product_of(const Matrix& w, const bf16* x, int64_t rows, float* y);
-  // The activation of gate and up, with what adapters add, where one launch computes it: it lies where wide rows do. Else null.
+  // The activation of gate and up, with what adapters add, where what makes these makes it too: it lies where wide rows do. Else null.
   const bf16* gated_product(const Batch& batch, int64_t layer, const bf16* x);
   // As product(), with what the rows' adapters add: y = `onto` + (W x + B u). With few rows, where parts may be left, that is one part more.
   cuda::Parts project(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x, float* y, const float* onto,
                       bool leave, const LayerTap* tap);
   // Parts of the product with that of the adapters, if there is room for them; nothing is done otherwise.
   std::optional<cuda::Parts> project_beside(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x);
-  // What adapters add to that product, to be written to `to`, its rows as wide as w.
   // A product of few rows that leaves its parts, and what adapters add to it as one more.
   struct Adapted {
     cuda::MatMul product;
@@ -100,6 +99,7 @@ class Layers {
   bool makes_within(const Batch& batch, const cuda::MatMul& product, const cuda::LoraPart& adapters) const;
   // The product, which adapters come right behind.
   void run_product(Adapted& both);
+  // What adapters add to that product, to be written to `to`, its rows as wide as w.
   cuda::LoraPart part_of(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x, float* to);
   // The rows' adapters of a product, added to `sums`, or with `onto` to that, into y; rows `ld` apart.
   void adapt(const Batch& batch, int64_t layer, model::Product which, const bf16* x, float* sums, const float* onto, float* y, int64_t ld,
