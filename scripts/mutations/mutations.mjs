@@ -1281,9 +1281,20 @@ export const mutations = [
     name: "CUDA: a missing barrier in Hopper's product",
     edits: [
       {
-        file: 'native/cuda/gemm/matmul_wgmma_block.h',
+        file: 'native/cuda/gemm/wgmma_bring.h',
         search: '    barrier_wait(&ring.empty[turn.stage], turn.parity);\n',
         replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: weights are asked for however many are under way',
+    edits: [
+      {
+        file: 'native/cuda/gemm/wgmma_bring.h',
+        search: '    under_way.wait(i);\n    barrier_wait(&ring.empty',
+        replace: '    barrier_wait(&ring.empty',
       },
     ],
     tests: ['native/test/cuda'],

@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(PairShape<kTokens, kGroups, kBlocks, kTiles>::
   wait_for_inputs();
   const ExpertTile tile = e.tiles[blockIdx.x];
   if (tile.count == 0) return;
-  const Ring ring = open_ring(shared, S::kStages, kGroups);
+  const Ring ring = open_ring(shared, S::kStages, kGroups, S::kApart);
   unsigned char* stages = shared + kBarrierBytes;
   const int first_output = int(blockIdx.y) * S::kOutputs;
   const int count = (int((e.k + kDepth - 1) / kDepth) + kTiles - 1) / kTiles;
@@ -105,12 +105,13 @@ __global__ void __launch_bounds__(PairShape<kTokens, kGroups, kBlocks, kTiles>::
     MatMul a{};
     a.n = e.n;
     const OutputPlace at{tile.first, int(tile.expert * e.n) + first_output};
-    const BlockPlace block{0, 0, int(gridDim.x * blockIdx.y + blockIdx.x)};
-    if (threadIdx.x % kWarp == 0) bring_stages<S, kTokens>(stages, ring, &weights, &tokens, a, at, block, 0, count);
+    const int number = int(gridDim.x * blockIdx.y + blockIdx.x);
+    if (threadIdx.x % kWarp == 0) bring_stages<S>({stages, 0, count}, ring, &weights, &tokens, a, at, number, S::kStages);
     __syncwarp();                                 // it comes to the barriers as one
     for (int i = 0; i < 2; ++i) __syncthreads();  // those of store_pairs()
     return;
   }
+  bring_first_tokens_apart<S>({stages, 0, count}, ring, &tokens, tile.first);
   // Of many pairs most tiles are not full.
   if constexpr (kTokens > 64) {
     if (tile.count <= 64) return multiply_tile<64, S>(e, tile, first_output, ring, stages, count);

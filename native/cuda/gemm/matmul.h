@@ -26,9 +26,12 @@ struct MatMul {
   int64_t workspace_floats;
   QuantWeights quantised = {};
   MatMulKernel kernel = MatMulKernel::kMma;  // not of quantised weights
-  bool leave_parts = false;                  // where there are matmul_parts(), y is left as it is
-  const float* onto = nullptr;               // like y: what is added to, instead of the old y
-  bool beside = false;  // the next kernel on the stream reads x too and does not wait for this product (wait_for_inputs_first)
+  // Of products of few tokens by wgmma: so many bytes of weights have been asked for by a multiprocessor and have not come, at most; 0 = as many
+  // as there is room for. It changes no bit.
+  int under_way = 0;
+  bool leave_parts = false;     // where there are matmul_parts(), y is left as it is
+  const float* onto = nullptr;  // like y: what is added to, instead of the old y
+  bool beside = false;          // the next kernel on the stream reads x too and does not wait for this product (wait_for_inputs_first)
   // [m][n / 2], 16-byte aligned, not where x is; null, or where matmul_gates() may be. Instead of y: swiglu() (elementwise/swiglu.h) of the
   // product's first half of outputs and its second.
   bf16* gated = nullptr;

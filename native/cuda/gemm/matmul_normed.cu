@@ -119,26 +119,19 @@ __device__ __forceinline__ void make_row(const NormedRow& row, int width, const 
   meet(&meetings.row);
 }
 
-// The block's weights, which no kernel writes, as stages are given back.
+// The block's weights, as stages are given back.
 template <class S>
-__device__ __forceinline__ void bring_weights(unsigned char* memory, const Ring& ring, const TensorMap* weights, const MatMul& a,
-                                              OutputPlace at, int begin, int stages) {
-  constexpr int kAhead = 8 / S::kStageTiles;
-  const int early = min(stages, S::kStages);
-  const auto bring = [&](int i, int stage) {
-    barrier_expect(&ring.full[stage], S::kStageBytes);
-    load_weights<S>(memory + stage * S::kStageBytes, weights, &ring.full[stage], a, at, begin + i * S::kStageTiles);
-  };
-  GPU_NO_UNROLL
-  for (int i = 0; i < early; ++i) bring(i, i);
-  GPU_NO_UNROLL
-  for (int i = early; i < min(stages, early + kAhead); ++i) prefetch_weights<S>(weights, a, at, begin + i * S::kStageTiles);
+__device__ __forceinline__ void bring_all_weights(const Stages& stages, const Ring& ring, const TensorMap* weights, const MatMul& a,
+                                                  OutputPlace at, int most_under_way) {
+  UnderWay<S> under_way(ring, most_under_way);
+  bring_first_weights<S>(stages, ring, weights, a, at, 0, under_way);
   wait_for_inputs();
   RingTurn<S::kStages> turn;
   GPU_NO_UNROLL
-  for (int i = early; i < stages; ++i, turn = turn.next()) {
+  for (int i = S::kStages; i < stages.count; ++i, turn = turn.next()) {
+    under_way.wait(i);
     barrier_wait(&ring.empty[turn.stage], turn.parity);
-    bring(i, turn.stage);
+    bring_weights<S>(stages, ring, weights, a, at, i, turn.stage);
   }
 }
 
@@ -166,19 +159,19 @@ __device__ __forceinline__ void multiply_row(float (&part)[kRowTokens / 2], cons
 }
 
 template <Kind kKind, class S, int kFours>
-__device__ __forceinline__ void multiply_normed(const TensorMap* weights, const MatMul& a, const NormedRow& row, int tiles_per_part,
-                                                bool parts_in_grid, unsigned char* memory) {
+__device__ __forceinline__ void multiply_normed(const TensorMap* weights, const MatMul& a, const NormedRow& row, const Course& course,
+                                                unsigned char* memory) {
   Meetings& meetings = *reinterpret_cast<Meetings*>(memory + kMeetingsAt);
   if (threadIdx.x == 0) barrier_init(&meetings.sums, kGroupThreads / kWarp), barrier_init(&meetings.row, kGroupThreads / kWarp);
   const Ring ring = open_ring(memory, S::kStages, 1);
   const BlockPlace block{int(blockIdx.x), int(blockIdx.y), 0};
-  const int all_tiles = int(a.k) / kDepth, begin = parts_in_grid ? block.part * tiles_per_part : 0;
-  const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
+  const int all_tiles = int(a.k) / kDepth, begin = course.parts_in_grid ? block.part * course.tiles_per_part : 0;
+  const int end = course.parts_in_grid ? min(begin + course.tiles_per_part, all_tiles) : all_tiles;
   const int stages = (end - begin + S::kStageTiles - 1) / S::kStageTiles;
   const OutputPlace at = own_place<S, kRowTokens>(a, block);
   unsigned char *tiles = memory + kBarrierBytes, *shared = tiles + stages * S::kStageTiles * kTileBytes;
   if (own_warp() >= S::kMultiplying / kWarp) {
-    if (threadIdx.x % kWarp == 0) bring_weights<S>(shared, ring, weights, a, at, begin, stages);
+    if (threadIdx.x % kWarp == 0) bring_all_weights<S>({shared, begin, stages}, ring, weights, a, at, course.under_way);
     __syncwarp();  // it comes to the barriers as one
     GPU_NO_UNROLL
     for (int i = 0; i < kMeetings<kRowTokens, S>; ++i) __syncthreads();
@@ -190,7 +183,7 @@ __device__ __forceinline__ void multiply_normed(const TensorMap* weights, const 
   make_row<kFours>(row, int(a.k), own, begin * kDepth, end * kDepth, block.tile == 0 && block.part == 0, meetings, tiles);
   float part[kRowTokens / 2] = {};
   multiply_row<S>(part, shared, tiles, ring, stages);
-  leave_sums<kRowTokens, kKind, S>(a, at, sums_to(a, block.part, parts_in_grid), part, shared, {});
+  leave_sums<kRowTokens, kKind, S>(a, at, sums_to(a, block.part, course.parts_in_grid), part, shared, {});
 }
 
 #endif
@@ -198,11 +191,10 @@ __device__ __forceinline__ void multiply_normed(const TensorMap* weights, const 
 // Block (tile of outputs, part).
 template <Kind kKind, int kBlocks, int kFours>
 __global__ void __launch_bounds__(NormedShape<kKind, kBlocks>::kThreads, kBlocks)
-    matmul_normed_kernel(const __grid_constant__ TensorMap weights, MatMul a, const __grid_constant__ NormedRow row, int tiles_per_part,
-                         bool parts_in_grid) {
+    matmul_normed_kernel(const __grid_constant__ TensorMap weights, MatMul a, const __grid_constant__ NormedRow row, Course course) {
 #if TANDEM_HOPPER_CODE
   GPU_SHARED_BYTES(shared);
-  multiply_normed<kKind, NormedShape<kKind, kBlocks>, kFours>(&weights, a, row, tiles_per_part, parts_in_grid, shared);
+  multiply_normed<kKind, NormedShape<kKind, kBlocks>, kFours>(&weights, a, row, course, shared);
 #endif
 }
 
@@ -217,8 +209,8 @@ void launch(const MatMul& a, const NormedRow& row, cudaStream_t stream) {
   const dim3 grid(unsigned(ceil_div(a.n, S::kOutputs)), unsigned(split.parts));
   const int stages = int(ceil_div(split.parts > 1 ? split.tiles : a.k / kDepth, S::kStageTiles));
   allow_shared_bytes(kernel, S::shared_bytes(kMostTiles, S::kStages), "matmul_normed");
-  GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), S::shared_bytes(stages * S::kStageTiles, stages), stream, weights, a, row, split.tiles,
-                   split.in_grid);
+  GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), S::shared_bytes(stages * S::kStageTiles, stages), stream, weights, a, row,
+                   Course{split.tiles, split.in_grid, stages_under_way<S>(a)});
   check_launch("matmul_normed");
   if (split.in_grid) add_parts(a, split, stream);
 }

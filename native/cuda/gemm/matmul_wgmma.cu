@@ -16,13 +16,12 @@ namespace {
 // Block (tile of tokens within tile of outputs, part).
 template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
 __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles>::kThreads, kBlocks)
-    matmul_wgmma_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a, int tiles_per_part,
-                        bool parts_in_grid) {
+    matmul_wgmma_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a, Course course) {
 #if TANDEM_HOPPER_CODE
   using S = Shape<kTokens, kGroups, kKind, kBlocks, kTiles>;
   GPU_SHARED_BYTES(shared);
   const BlockPlace block{int(blockIdx.x), int(blockIdx.y), int(blockIdx.y * gridDim.x + blockIdx.x)};
-  multiply_block<kTokens, kGroups, kKind, S>(&weights, &tokens, a, tiles_per_part, parts_in_grid, block, shared);
+  multiply_block<kTokens, kGroups, kKind, S>(&weights, &tokens, a, course, block, shared);
 #endif
 }
 
@@ -31,7 +30,7 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles
 template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
 __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles>::kThreads, kTokens < 64 ? 4 : kBlocks)
     matmul_wgmma_adapters_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a,
-                                 int tiles_per_part, bool parts_in_grid, int tiles, const __grid_constant__ LoraWithin adapters) {
+                                 Course course, int tiles, const __grid_constant__ LoraWithin adapters) {
 #if TANDEM_HOPPER_CODE
   using S = Shape<kTokens, kGroups, kKind, kBlocks, kTiles>;
   GPU_SHARED_BYTES(shared);
@@ -40,7 +39,7 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles
   const BlockPlace block{own % tiles, own / tiles, number};
   AddedPart added;
   if (kKind == kGated) added = {adapters.part.part, adapters.part.arrived, adapters.blocks, tiles};
-  multiply_block<kTokens, kGroups, kKind, S>(&weights, &tokens, a, tiles_per_part, parts_in_grid, block, shared, added);
+  multiply_block<kTokens, kGroups, kKind, S>(&weights, &tokens, a, course, block, shared, added);
 #endif
 }
 
@@ -66,6 +65,7 @@ void launch_tiles(const MatMul& a, const Split& split, cudaStream_t stream) {
       kTiles > 1 ? panels_map(a.w, a.n, a.k, a.k, S::kBoxRows, kHalves, kTiles) : tensor_map(a.w, a.n, a.k, a.k, S::kBoxRows);
   const TensorMap tokens = kTiles > 1 ? panels_map(a.x, a.m, a.k, a.ldx, kTokens, 1, kTiles) : tensor_map(a.x, a.m, a.k, a.ldx, kTokens);
   const dim3 grid(unsigned(ceil_div(a.m, kTokens) * ceil_div(a.n, S::kOutputs)), split.in_grid ? unsigned(split.parts) : 1);
+  const Course course{split.tiles, split.in_grid, stages_under_way<S>(a)};
   // Whole tiles have the kernels.
   if constexpr (kKind != kSummed && kGroups < 3 && kTokens <= LoraWithin::kMostRows && (kTiles > 1 || kTokens > 32)) {
     if (a.adapters != nullptr) {
@@ -74,15 +74,14 @@ void launch_tiles(const MatMul& a, const Split& split, cudaStream_t stream) {
       const auto with_adapters = &matmul_wgmma_adapters_kernel<kTokens, kGroups, kKind, kBlocks, kTiles>;
       allow_shared_bytes(with_adapters, kAdapterBytes<S>, "matmul_wgmma");
       GPU_LAUNCH_EARLY_FIRST(kKind == kGated ? adapters.blocks : 0, with_adapters, dim3(unsigned(adapters.blocks + blocks)),
-                             dim3(S::kThreads), kAdapterBytes<S>, stream, weights, tokens, a, split.tiles, split.in_grid, int(grid.x),
-                             adapters);
+                             dim3(S::kThreads), kAdapterBytes<S>, stream, weights, tokens, a, course, int(grid.x), adapters);
       return end_launch(a, split, stream);
     }
   }
   allow_shared_bytes(kernel, S::shared_bytes(S::kStages), "matmul_wgmma");
   const int64_t tiles = split.in_grid ? split.tiles : ceil_div(a.k, kDepth);
   const int bytes = S::shared_bytes(int(std::min<int64_t>(ceil_div(tiles, kTiles), S::kStages)));
-  GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), bytes, stream, weights, tokens, a, split.tiles, split.in_grid);
+  GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), bytes, stream, weights, tokens, a, course);
   end_launch(a, split, stream);
 }
 

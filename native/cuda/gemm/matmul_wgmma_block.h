@@ -4,12 +4,9 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "cuda/common/early_launch.h"
 #include "cuda/common/arrivals.h"
-#include "cuda/common/tensor_map.h"
 #include "cuda/elementwise/swiglu.h"
-#include "cuda/gemm/matmul.h"
-#include "cuda/gemm/wgmma_ring.h"
+#include "cuda/gemm/wgmma_bring.h"
 
 namespace tandem::cuda {
 
@@ -31,16 +28,20 @@ struct Shape {
   // Three groups of 256 tokens need more registers than their share: a fourth, of which one warp brings stages, gives them its own.
   static constexpr bool kTradesRegisters = kGroups == 3 && kTokens == 256;
   static constexpr int kMultiplying = kGroups * kGroupThreads, kThreads = kMultiplying + (kTradesRegisters ? kGroupThreads : kWarp);
+  // Of few tokens, whose product waits for memory, weights have barriers of their own, so that it is known which have come.
+  static constexpr bool kApart = kTokens <= 64;
   static constexpr int kWeightBytes = kGroups * kGroupBytes;
   static constexpr int kTokenBytes = kTokens * kDepth * int(sizeof(bf16));
   // So many tiles come by one copy of weights and one of tokens.
   static constexpr int kStageTiles = kTiles, kStageBytes = kStageTiles * (kWeightBytes + kTokenBytes);
   // So many blocks share a multiprocessor's room.
-  static constexpr int kBlocks = kPerMultiprocessor, kMostStages = 24;
+  static constexpr int kBlocks = kPerMultiprocessor;
+  // By the room for barriers, which have 16 bytes in the emulation.
+  static constexpr int kMostStages = kApart ? 21 : 24;
   static constexpr int kFit = (kRoom / kBlocks - (2 << 10)) / kStageBytes;
   static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
   static_assert(kStages >= 2, "a stage is given back when the next one is multiplied");
-  static_assert(2 * kStages * int(sizeof(Barrier)) <= kBarrierBytes);
+  static_assert((kApart ? 3 : 2) * kStages * int(sizeof(Barrier)) <= kBarrierBytes);
   // Sums that leave by shared memory, so many tokens at a time; few are written as they are. Rows lie so that a warp's sums meet all banks.
   static constexpr bool kStaged = kKind == kGated || kTokens >= 64;
   static constexpr int kSumTokens = kTokens < 128 ? kTokens : 128, kSumRow = kOutputs + 4;
@@ -57,9 +58,25 @@ struct Shape {
 template <class S>
 constexpr int kAdapterBytes = std::max(kRoom / S::kBlocks - (2 << 10), S::shared_bytes(S::kStages));
 
+// What a multiprocessor may have asked for, in stages of weights of a block: one at least.
+template <class S>
+int stages_under_way(const MatMul& a) {
+  if (a.under_way == 0) return S::kStages;
+  return std::clamp(a.under_way / (S::kBlocks * S::kStageTiles * S::kWeightBytes), 1, S::kStages);
+}
+
 // A block's place in the product: the tile of tokens within tile of outputs, the part of k; and its number.
 struct BlockPlace {
   int tile, part, number;
+};
+
+// How a block goes through k: in tiles of each part; with `parts_in_grid` it computes one part into the workspace [part][m][n], otherwise all
+// of k, in parts that are added in order where there are several (kSummed). Of few tokens, so many stages of weights have been asked for and
+// have not come, at most.
+struct Course {
+  int tiles_per_part;
+  bool parts_in_grid;
+  int under_way;
 };
 
 // What is added to a product before the activation, by the first blocks of its launch, which other blocks wait for. null: nothing.
@@ -74,16 +91,6 @@ struct AddedPart {
 // Where warps trade registers: of the group that brings stages, and of those that multiply.
 constexpr int kBringingRegisters = 32, kMultiplyingRegisters = 160;
 
-// Larger tiles of tokens may be one of several that read the same weights.
-template <class S>
-constexpr bool kOneTileOfTokens = S::kTokenBytes <= 64 * kDepth* int(sizeof(bf16));
-
-__device__ __forceinline__ void wait(const MatMul& a) { a.beside ? wait_for_inputs_first() : wait_for_inputs(); }
-
-struct OutputPlace {
-  int token, output;  // first ones of a block
-};
-
 template <class S, int kTokens>
 __device__ __forceinline__ OutputPlace own_place(const MatMul& a, const BlockPlace& block) {
   if constexpr (kTokens <= 64) return {0, block.tile * S::kBoxRows};  // there are no more
@@ -93,62 +100,6 @@ __device__ __forceinline__ OutputPlace own_place(const MatMul& a, const BlockPla
   const int group = block.tile / (kShared * output_tiles), first = group * kShared;
   const int width = min(kShared, token_tiles - first), own = block.tile - first * output_tiles;
   return {(first + own % width) * kTokens, own / width * S::kBoxRows};
-}
-
-template <class S>
-__device__ __forceinline__ void load_weights(unsigned char* to, const TensorMap* weights, Barrier* full, const MatMul& a, OutputPlace at,
-                                             int tile) {
-  if constexpr (S::kStageTiles > 1) return bulk_load_panels_once(to, weights, full, tile, at.output);
-  const auto load = [&](unsigned char* box, int row) {
-    if constexpr (kOneTileOfTokens<S>) bulk_load_once(box, weights, full, tile * kDepth, row);
-    else bulk_load(box, weights, full, tile * kDepth, row);
-  };
-  load(to, at.output);
-  if constexpr (S::kBoxRows < S::kOutputs) load(to + S::kWeightBytes / 2, int(a.n / 2) + at.output);
-}
-
-template <class S>
-__device__ __forceinline__ void prefetch_weights(const TensorMap* weights, const MatMul& a, OutputPlace at, int tile) {
-  if constexpr (S::kStageTiles > 1) return bulk_prefetch_panels(weights, tile, at.output);
-  bulk_prefetch(weights, tile * kDepth, at.output);
-  if constexpr (S::kBoxRows < S::kOutputs) bulk_prefetch(weights, tile * kDepth, int(a.n / 2) + at.output);
-}
-
-// Fills the block's stages, whose tiles begin at number `begin`, one after the other. Weights, which no kernel writes, come before the kernels
-// ahead have ended.
-template <class S, int kTokens>
-__device__ void bring_stages(unsigned char* memory, const Ring& ring, const TensorMap* weights, const TensorMap* tokens, const MatMul& a,
-                             OutputPlace at, const BlockPlace& block, int begin, int stages) {
-  // Of few tokens, whose product waits for memory: tiles of weights to the cache, by the blocks that begin at once on a large device.
-  constexpr int kAhead = kTokens <= 64 ? 8 / S::kStageTiles : 0, kAtOnce = 132 * S::kBlocks;
-  const int early = min(stages, S::kStages);
-  const auto bring_weights = [&](int i, int stage) {
-    Barrier* full = &ring.full[stage];
-    barrier_expect(full, S::kStageBytes);
-    load_weights<S>(memory + stage * S::kStageBytes, weights, full, a, at, begin + i * S::kStageTiles);
-  };
-  const auto bring_tokens = [&](int i, int stage) {
-    unsigned char* to = memory + stage * S::kStageBytes + S::kStageTiles * S::kWeightBytes;
-    const int tile = begin + i * S::kStageTiles;
-    if constexpr (S::kStageTiles > 1) bulk_load_panels(to, tokens, &ring.full[stage], tile, at.token);
-    else bulk_load(to, tokens, &ring.full[stage], tile * kDepth, at.token);
-  };
-  GPU_NO_UNROLL
-  for (int i = 0; i < early; ++i) bring_weights(i, i);
-  const int ahead = block.number < kAtOnce ? kAhead : 0;
-  GPU_NO_UNROLL
-  for (int i = early; i < min(stages, early + ahead); ++i) prefetch_weights<S>(weights, a, at, begin + i * S::kStageTiles);
-  prefetch_map(tokens);
-  wait(a);
-  GPU_NO_UNROLL
-  for (int i = 0; i < early; ++i) bring_tokens(i, i);
-  RingTurn<S::kStages> turn;
-  GPU_NO_UNROLL
-  for (int i = early; i < stages; ++i, turn = turn.next()) {
-    barrier_wait(&ring.empty[turn.stage], turn.parity);
-    bring_weights(i, turn.stage);
-    bring_tokens(i, turn.stage);
-  }
 }
 
 // One wgmma; or of registers that are traded two, for an instruction cannot name more than a thread began with.
@@ -172,6 +123,7 @@ template <int kTokens, class S>
 __device__ __forceinline__ void multiply_stage(float (&part)[kTokens / 2], const unsigned char* memory, const Ring& ring, int i) {
   const unsigned char* stage = memory + i % S::kStages * S::kStageBytes;
   const unsigned char *own = stage + threadIdx.x / kGroupThreads * kGroupBytes, *tokens = stage + S::kStageTiles * S::kWeightBytes;
+  if constexpr (S::kApart) barrier_wait(&ring.weights[i % S::kStages], i / S::kStages & 1);
   barrier_wait(&ring.full[i % S::kStages], i / S::kStages & 1);
   wgmma_fence();
   GPU_UNROLL
@@ -389,16 +341,14 @@ __device__ __forceinline__ void leave_sums(const MatMul& a, OutputPlace at, cons
   }
 }
 
-// With `parts_in_grid` a block computes one part into the workspace [part][m][n]; otherwise it computes all of k, in parts that are added in
-// order where there are several (kSummed).
 template <int kTokens, int kGroups, Kind kKind, class S>
-__device__ __forceinline__ void multiply_block(const TensorMap* weights, const TensorMap* tokens, const MatMul& a, int tiles_per_part,
-                                               bool parts_in_grid, const BlockPlace& block, unsigned char* memory,
-                                               const AddedPart& added = {}) {
-  const Ring ring = open_ring(memory, S::kStages, kGroups);
+__device__ __forceinline__ void multiply_block(const TensorMap* weights, const TensorMap* tokens, const MatMul& a, const Course& course,
+                                               const BlockPlace& block, unsigned char* memory, const AddedPart& added = {}) {
+  const Ring ring = open_ring(memory, S::kStages, kGroups, S::kApart);
   unsigned char* shared = memory + kBarrierBytes;
-  const int all_tiles = int((a.k + kDepth - 1) / kDepth), begin = parts_in_grid ? block.part * tiles_per_part : 0;
-  const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
+  const int tiles_per_part = course.tiles_per_part;
+  const int all_tiles = int((a.k + kDepth - 1) / kDepth), begin = course.parts_in_grid ? block.part * tiles_per_part : 0;
+  const int end = course.parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
   const int stages = (end - begin + S::kStageTiles - 1) / S::kStageTiles;
   const OutputPlace at = own_place<S, kTokens>(a, block);
   if (own_warp() >= S::kMultiplying / kWarp) {
@@ -407,7 +357,7 @@ __device__ __forceinline__ void multiply_block(const TensorMap* weights, const T
       if (own_warp() > S::kMultiplying / kWarp) return;
     }
     if (threadIdx.x % kWarp == 0) {
-      bring_stages<S, kTokens>(shared, ring, weights, tokens, a, at, block, begin, stages);
+      bring_stages<S>({shared, begin, stages}, ring, weights, tokens, a, at, block.number, course.under_way);
       if (kKind == kGated && added.part != nullptr) wait_for(added);  // while the others multiply
     }
     __syncwarp();  // it comes to the barriers as one
@@ -418,9 +368,10 @@ __device__ __forceinline__ void multiply_block(const TensorMap* weights, const T
   }
   if constexpr (S::kTradesRegisters) take_registers<kMultiplyingRegisters>();
   wait(a);
+  bring_first_tokens_apart<S>({shared, begin, stages}, ring, tokens, at.token);
   float part[kTokens / 2] = {}, total[kTokens / 2] = {};
   multiply_stages<kTokens, kKind, S>(part, total, shared, ring, stages, kKind == kSummed ? tiles_per_part : stages);
-  leave_sums<kTokens, kKind, S>(a, at, sums_to(a, block.part, parts_in_grid), kKind == kSummed ? total : part, shared, added);
+  leave_sums<kTokens, kKind, S>(a, at, sums_to(a, block.part, course.parts_in_grid), kKind == kSummed ? total : part, shared, added);
 }
 
 #endif

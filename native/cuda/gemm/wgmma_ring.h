@@ -13,20 +13,22 @@ constexpr int kDepth = kSplitDepth;  // inputs of a stage
 
 constexpr int kStep = 16;  // inputs of a wgmma
 
-// A stage's two barriers: `full` when its copies have come, `empty` when every warp that multiplies is done with it.
+// A stage's barriers: `full` when its copies have come, `empty` when every warp that multiplies is done with it; and `weights` when these
+// have come, where they have a barrier of their own.
 struct Ring {
-  Barrier *full, *empty;
+  Barrier *full, *empty, *weights;
 };
 
-// With barriers in that place, which are there for all threads of the block when this returns.
-__device__ __forceinline__ Ring open_ring(unsigned char* barriers, int stages, int groups) {
+// With barriers in that place, which are there for all threads of the block when this returns. `apart`: weights have their own.
+__device__ __forceinline__ Ring open_ring(unsigned char* barriers, int stages, int groups, bool apart = false) {
   Barrier* first = reinterpret_cast<Barrier*>(barriers);
-  const Ring ring{first, first + stages};
+  const Ring ring{first, first + stages, apart ? first + 2 * stages : first};
   if (threadIdx.x == 0) {
     GPU_NO_UNROLL
     for (int stage = 0; stage < stages; ++stage) {
       barrier_init(&ring.full[stage], 1);
       barrier_init(&ring.empty[stage], groups * kGroupThreads / kWarp);
+      if (apart) barrier_init(&ring.weights[stage], 1);
     }
     barrier_init_fence();
   }

@@ -277,6 +277,7 @@ cuda::MatMul Layers::product_of(const Matrix& w, const bf16* x, int64_t rows, fl
   cuda::MatMul args{x, w.k, rows, w.data.data(), w.n, w.k, y, w.n, false, workspace_.data(), sizes_.workspace_floats};
   args.quantised = w.quantised();
   args.kernel = weights_.kernels.matmul;
+  args.under_way = weights_.kernels.under_way;
   return args;
 }
 

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 
 #include "cuda/attention/attention_variants.h"
 #include "cuda/common/device_info.h"
@@ -38,13 +40,27 @@ bool asks_for_fused() {
   return asked == "1";
 }
 
+// Bytes of weights that a multiprocessor may have asked for, from KiB; 0 where none are given.
+int most_under_way() {
+  const char* value = std::getenv("TANDEM_CUDA_UNDER_WAY");
+  if (value == nullptr || *value == 0) return 0;
+  int kib = 0;
+  const char* end = value + std::strlen(value);
+  const auto [stopped, error] = std::from_chars(value, end, kib);
+  require(error == std::errc() && stopped == end && kib >= 0 && kib <= 1024, ErrorKind::kRange,
+          "TANDEM_CUDA_UNDER_WAY must be a number of KiB from 0 to 1024");
+  return kib << 10;
+}
+
 // Throws as each of the choices does, and Error(kUnsupported) where one needs another.
 Kernels chosen_kernels(const cuda::DeviceInfo& found) {
   const char* adapters = std::getenv("TANDEM_CUDA_ADAPTERS");
   const Kernels kernels = {cuda::matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), found.major, found.minor),
                            cuda::attention_kernel(std::getenv("TANDEM_CUDA_ATTENTION"), found.major, found.minor),
                            cuda::adapter_kernel(adapters, found.major, found.minor),
-                           cuda::expert_kernel(std::getenv("TANDEM_CUDA_EXPERTS"), found.major, found.minor), asks_for_fused()};
+                           cuda::expert_kernel(std::getenv("TANDEM_CUDA_EXPERTS"), found.major, found.minor),
+                           asks_for_fused(),
+                           most_under_way()};
   const bool asked = adapters != nullptr && *adapters != 0 && kernels.adapters != cuda::AdapterKernel::kBehind;
   if (asked && kernels.matmul != cuda::MatMulKernel::kWgmma) {
     throw Error(ErrorKind::kUnsupported, "TANDEM_CUDA_ADAPTERS=" + std::string(adapters) + " needs TANDEM_CUDA_MATMUL=wgmma");

@@ -45,13 +45,14 @@ struct Layer {
 };
 
 // Which kernels compute what has several: the same in all that runs on these weights, because bits may depend on them (not on those of
-// adapters, nor on `fused`).
+// adapters, nor on what follows those of experts).
 struct Kernels {
   cuda::MatMulKernel matmul = {};  // of products of bf16 weights
   cuda::AttentionKernel attention = {};
   cuda::AdapterKernel adapters = {};
   cuda::ExpertKernel experts = {};  // of bf16 weights
   bool fused = false;               // of few rows: norms within products, and rotation within attention
+  int under_way = 0;                // bytes of weights (cuda::MatMul)
 };
 
 struct Weights {

@@ -11,6 +11,7 @@ namespace {
 struct NormedCase {
   int64_t n, k, parts = 6;
   bool gated = false, leave = false;
+  int under_way = 0;
 };
 
 class Normed {
@@ -27,6 +28,7 @@ class Normed {
     cuda::MatMul out{p_.x.data(), c_.k, 1, p_.w.data(), c_.n, c_.k, y_.data(), c_.n, false, workspace_.data(), int64_t(workspace_.size())};
     out.kernel = cuda::MatMulKernel::kWgmma;
     out.leave_parts = c_.leave;
+    out.under_way = c_.under_way;
     if (c_.gated) out.gated = gated_.data();
     return out;
   }
@@ -99,6 +101,23 @@ TEST(hopper_normed_product_gates) {
   check_normed({.n = 256, .k = 448, .parts = 8, .gated = true});
   check_normed({.n = 6144, .k = 1024, .parts = 8, .gated = true});
 }
+
+TEST(hopper_normed_product_has_the_same_bits_with_less_under_way) {
+  if (!on_hopper()) return;
+  for (int kib : {1, 40, 1000}) {
+    check_normed({.n = 192, .k = 2048, .under_way = kib << 10});
+    check_normed({.n = 64 * 140, .k = 576, .under_way = kib << 10});
+  }
+}
+
+#ifdef TANDEM_GPU_EMULATION
+// A stage is two tiles of weights, of a block that shares its multiprocessor.
+TEST(hopper_normed_product_bounds_what_is_under_way) {
+  gpu_emulation::most_bytes_in_flight();
+  Normed({.n = 64 * 140, .k = 576, .under_way = 1}).fused();
+  CHECK_EQ(gpu_emulation::most_bytes_in_flight(), size_t(2 * 64 * 128));
+}
+#endif
 
 // More blocks than multiprocessors: two share one.
 TEST(hopper_normed_product_shares_multiprocessors) {

@@ -311,7 +311,10 @@ std::vector<Job> run_with_adapters(const char* setting) {
 
 TEST_ENGINE(hopper_engine_has_the_same_bits_with_adapters_within) {
   if (!on_hopper()) return;
-  check_same_jobs(run_with_adapters("behind"), run_with_adapters("within"));
+  const std::vector<Job> behind = run_with_adapters("behind");
+  check_same_jobs(behind, run_with_adapters("within"));
+  const SettingTo less("TANDEM_CUDA_UNDER_WAY", "48");
+  check_same_jobs(behind, run_with_adapters("within"));
 }
 
 TEST_ENGINE(hopper_adapters_within_need_products_that_have_them) {

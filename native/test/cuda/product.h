@@ -19,12 +19,14 @@ struct Product {
     const int64_t floats = int64_t(workspace.size());
     cuda::MatMul args{x.data() + first * k, k, count, w.data(), n, k, out.data(), n, accumulate, workspace.data(), floats, {}, kernel};
     args.onto = elsewhere ? old.data() : nullptr;
+    args.under_way = under_way;
     cuda::matmul(args, nullptr);
     return out.download();
   }
 
   int64_t m, n, k;
   cuda::MatMulKernel kernel;
+  int under_way = 0;
   Random random;
   DeviceBuffer<bf16> x, w;
   DeviceBuffer<float> y;

@@ -351,6 +351,16 @@ static std::atomic<uint64_t> launched{0};
 
 uint64_t launches_run() { return launched; }
 
+static std::atomic<size_t> most_in_flight{0};
+
+size_t most_bytes_in_flight() { return most_in_flight.exchange(0); }
+
+void note_bytes_in_flight(const Block& b) {
+  size_t most = most_in_flight;
+  while (most < b.bytes_in_flight && !most_in_flight.compare_exchange_weak(most, b.bytes_in_flight)) {
+  }
+}
+
 void end_launches(Ahead& ahead) { ahead.running = ahead.unseen = ahead.launches + 1; }
 
 void run(const Launch& launch, Ahead& ahead, Begun* begun) {

@@ -156,11 +156,12 @@ struct Block {
   const std::function<void()>* body = nullptr;  // none: fibers end
   std::vector<Shown> lanes;
   std::vector<std::function<void()>> in_flight;  // bulk copies on their way
-  std::vector<const Barrier*> unfenced;          // initialised, and not yet seen by bulk copies
-  std::string fault;                             // what a thread did that no kernel may; empty: nothing
-  std::vector<unsigned char> seen_by_async;      // shared memory as bulk copies and wgmma know it; empty: neither has been there
-  std::deque<RightSide> right_sides;             // read there since it changed: many threads multiply by the same
-  bool inputs_there = true;                      // the kernels before this one on the stream have run
+  size_t bytes_in_flight = 0;
+  std::vector<const Barrier*> unfenced;      // initialised, and not yet seen by bulk copies
+  std::string fault;                         // what a thread did that no kernel may; empty: nothing
+  std::vector<unsigned char> seen_by_async;  // shared memory as bulk copies and wgmma know it; empty: neither has been there
+  std::deque<RightSide> right_sides;         // read there since it changed: many threads multiply by the same
+  bool inputs_there = true;                  // the kernels before this one on the stream have run
   bool lets_next_begin = false, waits = false;
   bool lets_next_run_beside = false;  // the next kernel may begin before this one's inputs are there
   Ahead ahead;                        // of the kernel
@@ -200,6 +201,9 @@ void run(const Launch& launch, Ahead& ahead, Begun* begun = nullptr);
 void end_launches(Ahead& ahead);
 // Of all streams so far.
 uint64_t launches_run();
+// Most that bulk copies of one block had on their way, since this was asked last.
+size_t most_bytes_in_flight();
+void note_bytes_in_flight(const Block& block);
 // Before a thread reads or writes the device's memory.
 void touch_global(Block& block, const void* p, size_t bytes, bool writes, const void* where);
 

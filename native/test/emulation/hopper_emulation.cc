@@ -225,13 +225,19 @@ void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column,
   if (to % (8 * kSwizzleBytes) != 0) b.fault = "a bulk copy to where no pattern of the swizzle begins";
   if (std::find(b.unfenced.begin(), b.unfenced.end(), barrier) != b.unfenced.end())
     b.fault = "a bulk copy with a barrier that it may not see";
-  b.races->bulk_issued(b.current, shared, size_t(map->box_rows) * kSwizzleBytes, barrier, barrier->phase);
+  const size_t bytes = size_t(map->box_rows) * kSwizzleBytes;
+  b.races->bulk_issued(b.current, shared, bytes, barrier, barrier->phase);
   for (int r = 0; r < map->box_rows; ++r) {
     const int64_t from = int64_t(row) + r, columns = std::min<int64_t>(kSwizzleBytes / 2, map->columns - column);
     if (from < 0 || from >= map->rows || columns <= 0) continue;
     touch_global(b, static_cast<const uint16_t*>(map->data) + from * map->ld + column, size_t(columns) * 2, false, nullptr);
   }
-  auto copy = [=, map = *map] { copy_box(to, map, *barrier, column, row); };
+  b.bytes_in_flight += bytes;
+  note_bytes_in_flight(b);
+  auto copy = [=, &b, map = *map] {
+    b.bytes_in_flight -= bytes;
+    copy_box(to, map, *barrier, column, row);
+  };
   if (toss()) copy();
   else b.in_flight.push_back(copy);
 }
