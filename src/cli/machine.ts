@@ -66,3 +66,15 @@ export function usableMemory(): number {
 export function maxOpenFiles(root = '/'): number {
   return Number(/^Max open files +(\d+)/m.exec(readText(join(root, 'proc/self/limits')))?.[1] ?? Infinity);
 }
+
+/** A start reads so many modules at once that it fails with fewer (seen: with 256 it does, with 260 it does not). */
+const LEAST_OPEN_FILES = 257;
+
+/** What to say to who may open only so many files; null where they are enough. */
+export function tooFewOpenFiles(most: number): string | null {
+  if (most >= LEAST_OPEN_FILES) return null;
+  return (
+    `This process may open ${most} files, and a start needs more than ${LEAST_OPEN_FILES - 1}: ` +
+    'raise that limit (ulimit -n, LimitNOFILE of systemd).'
+  );
+}

@@ -1,8 +1,9 @@
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { maxOpenFiles, quotaCores, usableCores } from '../../../src/cli/machine.ts';
+import { maxOpenFiles, quotaCores, tooFewOpenFiles, usableCores } from '../../../src/cli/machine.ts';
 
 let root: string;
 beforeEach(() => {
@@ -78,3 +79,15 @@ test.each([
 });
 
 test('a limit of open files that is not known', () => expect(maxOpenFiles(root)).toBe(Infinity));
+
+test.runIf(existsSync('dist/cli/main.js'))(
+  'a start with too few files says so, before it reads what takes them',
+  () => {
+    expect(tooFewOpenFiles(256)).toContain('256 files');
+    expect(tooFewOpenFiles(257)).toBeNull();
+    const command = 'ulimit -n 40; exec "$0" dist/cli/main.js serve';
+    const { status, stderr } = spawnSync('/bin/sh', ['-c', command, process.execPath], { encoding: 'utf8' });
+    expect(stderr).toBe(`tandem: ${tooFewOpenFiles(40)}\n`);
+    expect(status).toBe(1);
+  },
+);
