@@ -241,8 +241,19 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/simd/amx_body.h',
-        search: 'row = first < last ? first : last - shared;',
-        replace: 'row = first;',
+        search: 'row = strip < overlapping ? strip * height : m - height;',
+        replace: 'row = strip * height;',
+      },
+    ],
+    tests: ['native/test/amx'],
+  },
+  {
+    name: 'AMX: a last strip adds to rows that the one before it has written',
+    edits: [
+      {
+        file: 'native/src/simd/amx_body.h',
+        search: 'else if (k0 == 0 && strip < overlapping) sums.from',
+        replace: 'else if (k0 == 0) sums.from',
       },
     ],
     tests: ['native/test/amx'],

@@ -102,7 +102,7 @@ class Forward {
   int64_t hidden_ld_;           // floats between rows of the residual stream
   int64_t activation_ld_;       // elements between rows of the input of a product
   Buffer<float> hidden_;        // [T][hidden_ld_]
-  Buffer<float> wide_;          // [T][max(qkv, gate_up) padded]
+  Buffer<float> wide_;          // [T][max(qkv, gate_up) padded, and a gap]
   Buffer<uint8_t> activation_;  // [T][activation_ld_] elements
   Buffer<uint8_t> queries_;     // [T][heads][dim] elements
   Buffer<float> logits_;        // [max_logit_rows][vocab padded]

@@ -69,21 +69,28 @@ struct TileFetch {
     else _tile_stream_loadd(tile, from, stride);          \
   } while (false)
 
+// Rows of 64 sums: what a strip begins with, null for zero, and where they go.
+struct StripSums {
+  const float* from;
+  int64_t ld_from;
+  float* to;
+  int64_t ld_to;
+};
+
 // One row tile x the four column tiles of a panel.
 template <bool kToL1>
-inline void tile_strip(const uint16_t* x, int64_t ldx, const uint16_t* w, int64_t steps, float* y, int64_t ldy, bool begins,
-                       TileFetch fetch) {
-  const size_t x_stride = size_t(ldx) * 2, y_stride = size_t(ldy) * 4;
-  if (begins) {
+inline void tile_strip(const uint16_t* x, int64_t ldx, const uint16_t* w, int64_t steps, const StripSums& sums, TileFetch fetch) {
+  const size_t x_stride = size_t(ldx) * 2, from_stride = size_t(sums.ld_from) * 4, to_stride = size_t(sums.ld_to) * 4;
+  if (sums.from == nullptr) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
   } else {
-    TANDEM_PASSING_TILE(0, y, y_stride);
-    TANDEM_PASSING_TILE(1, y + 16, y_stride);
-    TANDEM_PASSING_TILE(2, y + 32, y_stride);
-    TANDEM_PASSING_TILE(3, y + 48, y_stride);
+    TANDEM_PASSING_TILE(0, sums.from, from_stride);
+    TANDEM_PASSING_TILE(1, sums.from + 16, from_stride);
+    TANDEM_PASSING_TILE(2, sums.from + 32, from_stride);
+    TANDEM_PASSING_TILE(3, sums.from + 48, from_stride);
   }
   for (int64_t s = 0; s < steps; ++s) {
     const uint16_t* block = w + s * kTileInputs * kPanel;
@@ -98,10 +105,10 @@ inline void tile_strip(const uint16_t* x, int64_t ldx, const uint16_t* w, int64_
     _tile_dpbf16ps(2, 4, 6);
     _tile_dpbf16ps(3, 4, 7);
   }
-  _tile_stored(0, y, y_stride);
-  _tile_stored(1, y + 16, y_stride);
-  _tile_stored(2, y + 32, y_stride);
-  _tile_stored(3, y + 48, y_stride);
+  _tile_stored(0, sums.to, to_stride);
+  _tile_stored(1, sums.to + 16, to_stride);
+  _tile_stored(2, sums.to + 32, to_stride);
+  _tile_stored(3, sums.to + 48, to_stride);
 }
 
 #undef TANDEM_PASSING_TILE
@@ -112,54 +119,37 @@ inline void shape_rows(int64_t rows, int pairs = kTilePairs) {
   shape_tiles(kTileRows, int(rows) - kTileRows, pairs);
 }
 
-// Whole row tiles, at most kTileSumRows rows. The inner dimension is cut in blocks that stay in L1 while all rows use them; the sums go through
-// memory, which is exact. Two row tiles by two of columns would load less, but measured no faster: weights miss L1 then.
-template <bool kToL1>
+// More than a row tile and at most kTileSumRows rows. The inner dimension is cut in blocks that stay in L1 while all rows use them; between two
+// blocks the sums go through memory, which is exact, side by side: rows of y may be a power of two apart, and would push each other out of the
+// caches. Two row tiles by two of columns would load less, but measured no faster: weights miss L1 then.
+//
+// kEven: whole row tiles. Otherwise strips of equal height, of which the last one begins before the other ends. To shape tiles anew for what
+// is left over, and to read the weights again for it, takes longer than the rows that two strips share. Measured: products of 17 to 24 rows are 1.35
+// times as fast, of 40 rows 1.15 times. With a height that is not known when it is compiled, products of 32 rows took 5 to 10 % longer.
+template <bool kToL1, bool kEven>
 void gemm_strips(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, int64_t inner, float* y, int64_t ldy,
                  bool accumulate) {
-  alignas(64) float sums[kTileSumRows * kPanel];
-  if (accumulate) copy_rows(y, ldy, sums, kPanel, m);
-  const int64_t strips = m / kTileRows, lines = (64 + strips - 1) / strips;
+  alignas(64) float between[kTileSumRows * kPanel];
+  const int64_t strips = (m + kTileRows - 1) / kTileRows, height = kEven ? kTileRows : (m + strips - 1) / strips;
+  const int64_t lines = (64 + strips - 1) / strips, overlapping = kEven ? strips : strips - 1;
+  // The last strip's rows may have been written by then.
+  if (!kEven && accumulate) copy_rows(y + (m - height) * ldy, ldy, between + overlapping * height * kPanel, kPanel, height);
   auto multiply = [&](int64_t strip, int64_t k0) {
-    int64_t steps = (k - k0 < inner ? k - k0 : inner) / kTileInputs, row = strip * kTileRows;
+    const int64_t steps = (k - k0 < inner ? k - k0 : inner) / kTileInputs, row = strip < overlapping ? strip * height : m - height;
     const uint16_t* weights = w + k0 * kPanel;
+    float *kept = between + strip * height * kPanel, *own = y + row * ldy;
+    StripSums sums{kept, kPanel, kept, kPanel};
+    if (k0 == 0 && !accumulate) sums.from = nullptr;
+    else if (k0 == 0 && strip < overlapping) sums.from = own, sums.ld_from = ldy;
+    if (k0 + inner >= k) sums.to = own, sums.ld_to = ldy;
     // The next block is fetched while this one is used, the strips taking turns.
     const char* next = reinterpret_cast<const char*>(weights + inner * kPanel) + strip * steps * lines * 64;
-    tile_strip<kToL1>(x + row * ldx + k0, ldx, weights, steps, sums + row * kPanel, kPanel, !accumulate && k0 == 0, {next, lines});
-  };
-  shape_rows(kTileRows);
-  for (int64_t k0 = 0; k0 < k; k0 += inner) {
-    for (int64_t strip = 0; strip < strips; ++strip) multiply(strip, k0);
-  }
-  copy_rows(sums, kPanel, y, ldy, m);
-}
-
-// Any number of rows above kTileRows: strips of equal height, of which the last one begins before the other ends. To shape tiles anew for what
-// is left over, and to read the weights again for it, takes longer than the rows that two strips share. Measured: products of 17 to 24 rows are 1.35
-// times as fast, of 40 rows 1.15 times.
-// A function beside gemm_strips: with a height that is not known when it is compiled, products of 32 rows took 5 to 10 % longer.
-template <bool kToL1>
-void gemm_uneven(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, int64_t inner, float* y, int64_t ldy,
-                 bool accumulate) {
-  alignas(64) float sums[kTileSumRows * kPanel];
-  const int64_t strips = (m + kTileRows - 1) / kTileRows, height = (m + strips - 1) / strips, lines = (64 + strips - 1) / strips;
-  const int64_t last = (strips - 1) * height, shared = strips * height - m;
-  if (accumulate) {
-    copy_rows(y, ldy, sums, kPanel, last);
-    copy_rows(y + (last - shared) * ldy, ldy, sums + last * kPanel, kPanel, height);
-  }
-  auto multiply = [&](int64_t strip, int64_t k0) {
-    int64_t steps = (k - k0 < inner ? k - k0 : inner) / kTileInputs, first = strip * height, row = first < last ? first : last - shared;
-    const uint16_t* weights = w + k0 * kPanel;
-    const char* next = reinterpret_cast<const char*>(weights + inner * kPanel) + strip * steps * lines * 64;
-    tile_strip<kToL1>(x + row * ldx + k0, ldx, weights, steps, sums + first * kPanel, kPanel, !accumulate && k0 == 0, {next, lines});
+    tile_strip<kToL1>(x + row * ldx + k0, ldx, weights, steps, sums, {next, lines});
   };
   shape_rows(height);
   for (int64_t k0 = 0; k0 < k; k0 += inner) {
     for (int64_t strip = 0; strip < strips; ++strip) multiply(strip, k0);
   }
-  copy_rows(sums, kPanel, y, ldy, last);
-  copy_rows(sums + (last + shared) * kPanel, kPanel, y + last * ldy, ldy, m - last);
 }
 
 void gemm_tiles(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
@@ -168,7 +158,7 @@ void gemm_tiles(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, in
     shape_rows(m);
     // Bound by memory: it fetches its own weights further on.
     const char* ahead = reinterpret_cast<const char*>(w) + kStreamAhead;
-    return tile_strip<true>(x, ldx, w, k / kTileInputs, y, ldy, !accumulate, {ahead, 64});
+    return tile_strip<true>(x, ldx, w, k / kTileInputs, {accumulate ? y : nullptr, ldy, y, ldy}, {ahead, 64});
   }
   int64_t blocks = (m + kTileSumRows - 1) / kTileSumRows;
   for (int64_t block = 0, first = 0; block < blocks; ++block) {
@@ -178,12 +168,12 @@ void gemm_tiles(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, in
     const bool even = rows % kTileRows == 0;
     // Measured: few rows leave the memory waiting unless their weights come into L1; many are faster the fewer times their sums come and go.
     if (rows <= 4 * kTileRows) {
-      if (even) gemm_strips<true>(from, ldx, rows, w, k, 64, to, ldy, accumulate);
-      else gemm_uneven<true>(from, ldx, rows, w, k, 64, to, ldy, accumulate);
+      if (even) gemm_strips<true, true>(from, ldx, rows, w, k, 64, to, ldy, accumulate);
+      else gemm_strips<true, false>(from, ldx, rows, w, k, 64, to, ldy, accumulate);
     } else {
       const int64_t inner = rows <= 8 * kTileRows ? 192 : 256;
-      if (even) gemm_strips<false>(from, ldx, rows, w, k, inner, to, ldy, accumulate);
-      else gemm_uneven<false>(from, ldx, rows, w, k, inner, to, ldy, accumulate);
+      if (even) gemm_strips<false, true>(from, ldx, rows, w, k, inner, to, ldy, accumulate);
+      else gemm_strips<false, false>(from, ldx, rows, w, k, inner, to, ldy, accumulate);
     }
     first = end;
   }
