@@ -6,7 +6,7 @@ import type { ModelSpec } from '../../src/control/engine/native.ts';
 import { loadModel } from '../../src/control/models/load.ts';
 import { writeAdapter } from '../fixtures/adapters.ts';
 import { temporaryDirectory } from '../fixtures/tiny-model.ts';
-import { ApiServer } from './server.ts';
+import { ApiServer, waitFor } from './server.ts';
 import { STARTER } from '../fixtures/starter.ts';
 
 const temporary = temporaryDirectory();
@@ -108,6 +108,47 @@ test('what cannot be loaded is refused with its reason', async () => {
   expect((await load('starter', folder('one'))).status).toBe(400);
   expect((await listed()).length).toBe(3);
 });
+
+test('a load whose client leaves while it waits for memory holds back nobody, and nothing has its name', async () => {
+  writeAdapter(folder('large'), spec, { seed: 'large', rank: 10 });
+  // Room for one adapter.
+  const small = await ApiServer.start({
+    flags: [
+      '--max-adapter-memory',
+      '1M',
+      '--lora-modules',
+      `large=${folder('large')}`,
+      '--allow-runtime-lora-updating',
+    ],
+    env: { TANDEM_FAULTS: 'slow-steps-ms=20' },
+  });
+  try {
+    const chat = (more: object) =>
+      small.post('/v1/chat/completions', { model: 'large', messages: [{ role: 'user', content: 'Go on.' }], ...more });
+    const running = await chat({ stream: true, ignore_eos: true, max_tokens: 800 });
+    await waitFor(async () => (await small.load()).running > 0, 30_000);
+    writeAdapter(folder('late'), spec, { seed: 'late', rank: 10 });
+    const leave = new AbortController();
+    const body = { lora_name: 'late', lora_path: folder('late') };
+    const leaving = small.post('/v1/load_lora_adapter', body, { signal: leave.signal }).catch(() => 'left');
+    // A name that is on its way is taken before its folder is looked for.
+    const lookup = { lora_name: 'late', lora_path: folder('nowhere') };
+    await waitFor(async () => (await small.post('/v1/load_lora_adapter', lookup)).status === 400, 30_000);
+    const behind = chat({ max_tokens: 2 });
+    leave.abort();
+    expect(await leaving).toBe('left');
+    expect((await behind).status).toBe(200);
+    // It waited for nothing that runs.
+    expect((await small.load()).running).toBeGreaterThan(0);
+    await running.body?.cancel();
+    const names = (await (await small.call('/v1/models')).json()) as { data: { id: string }[] };
+    expect(names.data.map(({ id }) => id)).toEqual(['starter', 'large']);
+    // The name and the memory are free again.
+    expect((await small.post('/v1/load_lora_adapter', body)).status).toBe(200);
+  } finally {
+    await small.stop();
+  }
+}, 120_000);
 
 test('no adapter takes the name of a trained model', async () => {
   const created = await server.post('/v1/preview/models', { project: 'p', name: 'agent', base_model: 'starter' });

@@ -9,7 +9,9 @@ import {
   validateLoadLoraAdapter,
   validateUnloadLoraAdapter,
 } from '../../schemas/lora-adapter.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, ClientGoneError } from '../errors.ts';
+import { ClientWatch } from '../generation/run.ts';
+import { entityOf } from '../middleware/auth.ts';
 import { reportIgnored } from '../requests/ignored-fields.ts';
 import type { RouteDeps } from './context.ts';
 
@@ -23,7 +25,15 @@ export function loadLoraAdapter(deps: RouteDeps): Middleware {
     if (name === '' || body.lora_path === '') {
       throw new ApiError('invalid_user_input', "Both 'lora_name' and 'lora_path' must be provided.");
     }
-    await asApiError(() => adapters.add({ name, path: body.lora_path }, body.load_inplace === true));
+    // Where memory is full a load waits, and others behind it: for nobody it need not.
+    const watch = new ClientWatch(ctx.res);
+    const asker = { tenant: entityOf(ctx), signal: watch.signal };
+    await asApiError(() => adapters.add({ name, path: body.lora_path }, body.load_inplace === true, asker)).catch(
+      (error: unknown) => {
+        throw watch.signal.aborted ? new ClientGoneError() : error;
+      },
+    );
+    watch.done();
     deps.log.info({ name }, 'adapter loaded');
     ctx.type = 'text/plain';
     ctx.body = `Success: LoRA adapter '${name}' added successfully.`;

@@ -23,6 +23,12 @@ export interface AdapterRegistryOptions {
   baseNames: readonly string[];
 }
 
+/** Who asks for an adapter, and whether that is still so. */
+export interface Asker {
+  tenant: string;
+  signal: AbortSignal;
+}
+
 /** The name cannot be given, or is not there: the caller's mistake, not the files'. */
 export class AdapterNameError extends Error {
   readonly reason: 'invalid' | 'taken' | 'unknown';
@@ -95,16 +101,16 @@ export class AdapterRegistry implements ModelResolver {
   }
 
   /**
-   * Resolves when the engine has it and requests may use the name. Throws as `name` and `load`. `replace`: the name
-   * may be there; requests that run keep what they have.
+   * Resolves when the engine has it and requests may use the name. Throws as `name` and `load`, and where the asker leaves before: then nothing
+   * has the name. `replace`: the name may be there; requests that run keep what they have.
    */
-  async add(adapter: NamedAdapter, replace = false): Promise<void> {
+  async add(adapter: NamedAdapter, replace = false, asker?: Asker): Promise<void> {
     const { name } = adapter;
     this.#checkFree(name, replace);
     this.#coming.add(name);
     try {
       const found = await this.#inspect(adapter);
-      await this.#load(found);
+      await this.#load(found, asker);
       const before = this.#entries.get(name);
       this.#entries.set(name, { adapter: found, created: unixSeconds() });
       if (before) await this.#unload(before);
@@ -121,9 +127,9 @@ export class AdapterRegistry implements ModelResolver {
     await this.#unload(entry);
   }
 
-  async #load(adapter: AdapterRef): Promise<void> {
+  async #load(adapter: AdapterRef, asker?: Asker): Promise<void> {
     try {
-      await this.#options.engine.loadAdapter(adapter);
+      await this.#options.engine.loadAdapter(adapter, asker?.signal, asker?.tenant);
     } catch (error) {
       if (error instanceof EngineUnavailableError) throw error;
       throw new ModelError(ADAPTER_WEIGHTS_FILE, error instanceof Error ? error.message : String(error));

@@ -441,6 +441,19 @@ describe('SampleMemory', () => {
     expect(memory.find('c-19', 'a')).toBeNull();
     expect(memory.bytes).toBe(0);
   });
+  test('many completions of one entity push out none of another that has less', () => {
+    const memory = new SampleMemory(10_000);
+    for (let i = 0; i < 4; i++) memory.remember(`a-${i}`, 'a', [prompt], [choice]);
+    for (let i = 0; i < 100; i++) memory.remember(`b-${i}`, 'b', [prompt], [choice]);
+    expect(memory.bytes).toBeLessThanOrEqual(10_000);
+    for (let i = 0; i < 4; i++) expect(memory.find(`a-${i}`, 'a')).not.toBeNull();
+    expect(memory.find('b-0', 'b')).toBeNull();
+    expect(memory.find('b-99', 'b')).not.toBeNull();
+    // Who has least may come to have as much as the other, and no more at its cost.
+    for (let i = 4; i < 100; i++) memory.remember(`a-${i}`, 'a', [prompt], [choice]);
+    expect(memory.find('a-0', 'a')).toBeNull();
+    expect(memory.find('b-99', 'b')).not.toBeNull();
+  });
   test('the same id again replaces; lists that do not fit are nothing', () => {
     const memory = new SampleMemory(10_000);
     memory.remember('c', 'a', [prompt], [choice]);

@@ -1,6 +1,7 @@
 /**
  * Ids and log-probabilities of completions of trained models, by the completion's id, so that a trajectory may name the completion instead of
- * carrying them. Bounded in bytes and time; oldest first out. Gone with the process: a job gets its copy when it is accepted.
+ * carrying them. Bounded in bytes and time; where it is full, the oldest of the entity that has most of it goes. Gone with the process: a job gets
+ * its copy when it is accepted.
  */
 import { COMPLETION_PREFIXES, type SampledTokens } from '../fill-samples.ts';
 
@@ -10,9 +11,16 @@ const BYTES_PER_TOKEN = 8;
 const ENTRY_BYTES = 512;
 
 interface Entry {
+  entity: string;
   choices: (SampledTokens | null)[];
   bytes: number;
   at: number;
+}
+
+interface Share {
+  bytes: number;
+  /** In order of insertion. */
+  keys: Set<string>;
 }
 
 /** Tokens of one choice as they come. */
@@ -26,6 +34,8 @@ export class SampleMemory {
   readonly #now: () => number;
   /** In order of insertion. */
   readonly #entries = new Map<string, Entry>();
+  /** Of entities that have entries. */
+  readonly #shares = new Map<string, Share>();
   #bytes = 0;
 
   constructor(maxBytes: number, now: () => number = () => performance.now()) {
@@ -59,8 +69,7 @@ export class SampleMemory {
       const promptIds = kept[Math.floor((index * kept.length) / choices.length)] ?? new Int32Array();
       return { promptIds, tokenIds: Int32Array.from(choice.ids), logprobs: Float32Array.from(choice.logprobs) };
     });
-    this.#entries.set(key, { choices: samples, bytes, at: this.#now() });
-    this.#bytes += bytes;
+    this.#add(key, { entity, choices: samples, bytes, at: this.#now() });
     this.#shrink();
   }
 
@@ -77,16 +86,41 @@ export class SampleMemory {
   #shrink(): void {
     const oldest = this.#now() - MAX_AGE_MS;
     for (const [key, entry] of this.#entries) {
-      if (this.#bytes <= this.#maxBytes && entry.at >= oldest) return;
+      if (entry.at >= oldest) break;
       this.#forget(key);
     }
+    while (this.#bytes > this.#maxBytes) this.#forget(this.#oldestOfLargest());
+  }
+
+  /** Many rollouts of one entity are not to make the server forget those that another is about to train on. */
+  #oldestOfLargest(): string {
+    let largest: Share = { bytes: 0, keys: new Set() };
+    for (const share of this.#shares.values()) if (share.bytes > largest.bytes) largest = share;
+    const [key = ''] = largest.keys;
+    return key;
+  }
+
+  #add(key: string, entry: Entry): void {
+    const { entity, bytes } = entry;
+    const share = this.#shares.get(entity) ?? { bytes: 0, keys: new Set() };
+    this.#shares.set(entity, share);
+    this.#entries.set(key, entry);
+    share.keys.add(key);
+    share.bytes += bytes;
+    this.#bytes += bytes;
   }
 
   #forget(key: string): void {
     const entry = this.#entries.get(key);
     if (entry === undefined) return;
-    this.#bytes -= entry.bytes;
+    const { entity, bytes } = entry;
     this.#entries.delete(key);
+    this.#bytes -= bytes;
+    const share = this.#shares.get(entity);
+    if (share === undefined) return;
+    share.keys.delete(key);
+    share.bytes -= bytes;
+    if (share.keys.size === 0) this.#shares.delete(entity);
   }
 }
 
