@@ -13,7 +13,9 @@ export function openSqlite(path: string, timeout: number): SqliteDatabase.Databa
 
 export class NotBuiltError extends Error {
   constructor(cause: unknown) {
-    super(`better-sqlite3 is not built for Node.js ${process.version}: run ${setupCommand()} with it.`, { cause });
+    super(`better-sqlite3 is not built for Node.js ${process.version}: with this Node.js, run ${setupCommand()}.`, {
+      cause,
+    });
   }
 }
 

@@ -26,7 +26,7 @@ test.each([
 ])('where better-sqlite3 %s it is said what to do', async (_, error) => {
   const thrown = (await openWith(error)) as Error;
   expect(thrown.message).toBe(
-    `better-sqlite3 is not built for Node.js ${process.version}: run \`npm run setup\` with it.`,
+    `better-sqlite3 is not built for Node.js ${process.version}: with this Node.js, run \`npm run setup\`.`,
   );
   expect(thrown.cause).toBe(error);
 });
