@@ -126,13 +126,7 @@ __device__ __forceinline__ void bring_all_weights(const Stages& stages, const Ri
   UnderWay<S> under_way(ring, most_under_way);
   bring_first_weights<S>(stages, ring, weights, a, at, 0, under_way);
   wait_for_inputs();
-  RingTurn<S::kStages> turn;
-  GPU_NO_UNROLL
-  for (int i = S::kStages; i < stages.count; ++i, turn = turn.next()) {
-    under_way.wait(i);
-    barrier_wait(&ring.empty[turn.stage], turn.parity);
-    bring_weights<S>(stages, ring, weights, a, at, i, turn.stage);
-  }
+  bring_later_stages<S>(stages, ring, weights, a, at, under_way, [](int, int) {});
 }
 
 template <class S>

@@ -116,6 +116,20 @@ __device__ __forceinline__ void bring_first_weights(const Stages& stages, const 
   }
 }
 
+// The stages behind the first ones, as places are given back; `also(i, stage)` brings what stage number i has besides weights.
+template <class S, class Also>
+__device__ __forceinline__ void bring_later_stages(const Stages& stages, const Ring& ring, const TensorMap* weights, const MatMul& a,
+                                                   OutputPlace at, UnderWay<S>& under_way, const Also& also) {
+  RingTurn<S::kStages> turn;
+  GPU_NO_UNROLL
+  for (int i = S::kStages; i < stages.count; ++i, turn = turn.next()) {
+    under_way.wait(i);
+    barrier_wait(&ring.empty[turn.stage], turn.parity);
+    bring_weights<S>(stages, ring, weights, a, at, i, turn.stage);
+    also(i, turn.stage);
+  }
+}
+
 // Fills the block's stages one after the other.
 template <class S>
 __device__ __forceinline__ void bring_stages(const Stages& stages, const Ring& ring, const TensorMap* weights, const TensorMap* tokens,
@@ -125,14 +139,8 @@ __device__ __forceinline__ void bring_stages(const Stages& stages, const Ring& r
   prefetch_map(tokens);
   wait(a);
   if constexpr (!S::kApart) bring_first_tokens<S>(stages, ring, tokens, at.token);
-  RingTurn<S::kStages> turn;
-  GPU_NO_UNROLL
-  for (int i = S::kStages; i < stages.count; ++i, turn = turn.next()) {
-    under_way.wait(i);
-    barrier_wait(&ring.empty[turn.stage], turn.parity);
-    bring_weights<S>(stages, ring, weights, a, at, i, turn.stage);
-    bring_tokens<S>(stages, ring, tokens, at.token, i, turn.stage);
-  }
+  bring_later_stages<S>(stages, ring, weights, a, at, under_way,
+                        [&](int i, int stage) { bring_tokens<S>(stages, ring, tokens, at.token, i, stage); });
 }
 
 #endif

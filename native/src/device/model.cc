@@ -68,6 +68,9 @@ Kernels chosen_kernels(const cuda::DeviceInfo& found) {
   if (kernels.fused && kernels.matmul != cuda::MatMulKernel::kWgmma && kernels.attention != cuda::AttentionKernel::kWgmma) {
     throw Error(ErrorKind::kUnsupported, "TANDEM_CUDA_FUSED=1 needs TANDEM_CUDA_MATMUL=wgmma or TANDEM_CUDA_ATTENTION=wgmma");
   }
+  if (kernels.under_way > 0 && kernels.matmul != cuda::MatMulKernel::kWgmma) {
+    throw Error(ErrorKind::kUnsupported, "TANDEM_CUDA_UNDER_WAY needs TANDEM_CUDA_MATMUL=wgmma");
+  }
   return kernels;
 }
 

@@ -49,6 +49,8 @@ TEST_ENGINE(gpu_engine_says_how_much_may_be_under_way) {
     const SettingTo under_way("TANDEM_CUDA_UNDER_WAY", value);
     CHECK_ERROR(kRange, "TANDEM_CUDA_UNDER_WAY must be a number of KiB from 0 to 1024", load_on_device(source));
   }
+  const SettingTo under_way("TANDEM_CUDA_UNDER_WAY", "48"), matmul("TANDEM_CUDA_MATMUL", "mma");
+  CHECK_ERROR(kUnsupported, "TANDEM_CUDA_UNDER_WAY needs TANDEM_CUDA_MATMUL=wgmma", load_on_device(source));
 }
 
 }  // namespace
