@@ -56,7 +56,7 @@ TEST_ONCE(grammar_bounds_hold_one_by_one) {
 
 // A lexer is its grammar's, for all sequences: what it refused to one it may be asked for by the next.
 TEST_ONCE(grammar_numbers_beyond_the_bound_are_refused_each_time) {
-  const LexerRef lexer = make_number_lexer({.avoid = {{7, 0}}}, Mode::kAccept);
+  const LexerRef lexer = make_number_lexer({.avoid = {{7, 0}}}, Mode::kAccept, Budget());
   LexState state = lexer->start();
   uint8_t byte = '1';
   const auto read_on = [&](const std::string& text) {

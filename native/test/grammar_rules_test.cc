@@ -170,6 +170,26 @@ TEST_ONCE(grammar_bytes_are_those_of_its_values) {
   CHECK(bytes > 100'000);
 }
 
+// What a grammar is asked about it remembers, and who bounds grammars is told.
+TEST_ONCE(grammar_bytes_grow_with_what_its_lexers_remember) {
+  Budget budget = patient_budget();
+  const GrammarRef numbers = compile_json_schema(R"({"type":"array","items":{"type":"integer","not":{"multipleOf":7}}})", {}, budget);
+  size_t before = numbers->bytes();
+  std::string text = "[1";
+  for (int number = 100'003; number < 300'000; number += 7) text += "," + std::to_string(number);
+  CHECK(accepts(*numbers, text + "]"));
+  CHECK(numbers->bytes() > before + 28'000 * 200);
+
+  std::string schema = "{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{";
+  for (int i = 0; i < 100; ++i) schema += (i > 0 ? ",\"p" : "\"p") + std::to_string(i) + "\":{\"const\":1}";
+  const GrammarRef names = compile_json_schema(schema + "}}", {}, budget);
+  before = names->bytes();
+  text = "{";
+  for (int i = 0; i < 100; ++i) text += (i > 0 ? ",\"p" : "\"p") + std::to_string(i) + "\":1";
+  CHECK(accepts(*names, text + "}"));
+  CHECK(names->bytes() > before + 90 * 400);
+}
+
 TEST_ONCE(grammar_structural_tags) {
   Budget budget = patient_budget();
   GrammarOptions options;

@@ -35,6 +35,9 @@ class Refused : public Error {
 
 [[noreturn]] inline void malformed(const std::string& message) { throw Error(ErrorKind::kType, message); }
 
+// Bytes that a grammar comes to hold of the texts that it is asked about, beside its tables: for the caches' bounds.
+using Remembered = std::shared_ptr<std::atomic<size_t>>;
+
 class Budget {
   using Clock = std::chrono::steady_clock;
 
@@ -63,11 +66,14 @@ class Budget {
     set_items_ += items;
     if (set_items_ > limits_.set_items) throw Error(ErrorKind::kRange, "the grammar needs too many states");
   }
+  // What is made under this budget counts there what it remembers, as long as it lives.
+  const Remembered& remembered() const { return remembered_; }
   // Bytes of all tables built under this budget, for the caches' bounds.
   size_t bytes() const { return cells_ * sizeof(int32_t) + states_ * 16; }
 
  private:
   Limits limits_;
+  Remembered remembered_ = std::make_shared<std::atomic<size_t>>(0);
   std::shared_ptr<std::atomic<bool>> cancelled_;
   Clock::time_point deadline_;
   uint32_t ticks_ = 0;

@@ -85,7 +85,7 @@ class Expander {
     object.keys = any_text();
     object.unique = mode_ == Mode::kGenerate;
     object.plain = mode_ == Mode::kAccept;
-    at(id).nested.push_back(make_object(table_, std::move(object)));
+    at(id).nested.push_back(make_object(table_, std::move(object), budget_));
   }
   const std::shared_ptr<const StringLexer>& any_text() const { return any_text_lexer(mode_); }
   // The disjuncts of the conjunction for values of one type: lists of atoms about that type.
@@ -160,7 +160,7 @@ class Expander {
     }
     for (const NumberSet& set : sets) {
       budget_.tick();
-      if (LexerRef lexer = make_number_lexer(set, mode_)) at(id).scalars.push_back(lexer);
+      if (LexerRef lexer = make_number_lexer(set, mode_, budget_)) at(id).scalars.push_back(lexer);
     }
   }
   // ---- strings
@@ -423,7 +423,7 @@ class Expander {
     }
     if (plain) out.classes = {value({})}, out.keys = any_text();
     else key_classes(rule, names, out);
-    at(id).nested.push_back(make_object(table_, std::move(out)));
+    at(id).nested.push_back(make_object(table_, std::move(out), budget_));
   }
 
   // Names that a pattern lists one by one become named properties: only then can the engine know that all of them were used.

@@ -156,7 +156,7 @@ class Grammar::RuleFrame final : public Frame, public RuleSource {
 
 Grammar::Grammar(Rules rules, Budget& budget)
     : frame_(std::make_unique<RuleFrame>(std::move(rules), budget)), end_(make_node(&kEndFrame, nullptr)),
-      bytes_(budget.bytes() + frame_->bytes()) {
+      bytes_(budget.bytes() + frame_->bytes()), remembered_(budget.remembered()) {
   if (frame_->cost() >= kNever) return;
   Sink sink(start_);
   sink.begin(*frame_, 0, end_);

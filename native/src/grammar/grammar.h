@@ -39,7 +39,8 @@ class Grammar {
   State start() const { return start_; }
   // True where no text at all is in the language.
   bool empty() const { return !start_.alive(); }
-  size_t bytes() const { return bytes_; }
+  // Grows with what its lexers remember.
+  size_t bytes() const { return bytes_ + remembered_->load(std::memory_order_relaxed); }
   ~Grammar();
 
  private:
@@ -48,6 +49,7 @@ class Grammar {
   NodeRef end_;
   State start_;
   size_t bytes_;
+  Remembered remembered_;
 };
 using GrammarRef = std::shared_ptr<const Grammar>;
 

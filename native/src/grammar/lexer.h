@@ -76,6 +76,8 @@ class StringLexer final : public Lexer {
   // What the bytes of a text are written with.
   static const WrittenBytes& written();
   bool empty() const;
+  // Of what it does not share with the lexer that it restricts.
+  size_t bytes() const { return (live_.size() + allowed_.size() + text_->size()) / 8 + (labels_.size() + needs_.size()) * 4; }
   LexState start() const override;
   LexState next(LexState state, uint8_t byte) const override;
   int32_t label(LexState state) const override;

@@ -38,7 +38,8 @@ int symbol_of(uint8_t byte) {
 
 class SetLexer final : public NumberLexer {
  public:
-  SetLexer(const NumberSet& set, Mode mode) : set_(set), mode_(mode), zero_(holds_zero(set)) {
+  SetLexer(const NumberSet& set, Mode mode, Remembered remembered)
+      : set_(set), mode_(mode), zero_(holds_zero(set)), remembered_(std::move(remembered)) {
     NumberSet bounded = set;
     if (mode == Mode::kGenerate) bound_digits(bounded);
     if (bounded.step && bounded.avoid.size() > 1) throw Refused("not", "several excluded multiples");
@@ -91,7 +92,7 @@ class SetLexer final : public NumberLexer {
         all = std::min(Natural::kMost, all + members_after(states_[size_t(state)].prefix, more));
         known.push_back(all);
       }
-      bytes_ += 8 * known.size() + 50;
+      hold(8 * known.size() + 50);
     }
     return known;
   }
@@ -162,15 +163,20 @@ class SetLexer final : public NumberLexer {
   int32_t intern(Prefix prefix) const {
     std::string key = key_of(prefix);
     if (const auto found = ids_.find(key); found != ids_.end()) return found->second;
-    const size_t bytes = bytes_ + 2 * key.size() + 200;
-    require(states_.size() < kMostStates && bytes < kMostNumberBytes, ErrorKind::kRange, "too many different numbers");
+    const size_t bytes = 2 * key.size() + 200;
+    require(states_.size() < kMostStates && bytes_ + bytes < kMostNumberBytes, ErrorKind::kRange, "too many different numbers");
     const auto id = int32_t(states_.size());
     Known& known = states_.emplace_back(Known{std::move(prefix), false, {}});
     known.accepted = complete(known.prefix);
     known.next.fill(kUnknown);
     ids_.emplace(std::move(key), id);
-    bytes_ = bytes;
+    hold(bytes);
     return id;
+  }
+
+  void hold(size_t bytes) const {
+    bytes_ += bytes;
+    remembered_->fetch_add(bytes, std::memory_order_relaxed);
   }
 
   // Reads one more character by JSON's syntax.
@@ -368,6 +374,7 @@ class SetLexer final : public NumberLexer {
   int64_t whole_digits_ = 0, fraction_digits_ = 0, significant_ = 0;  // of generate mode
   std::optional<Side> sides_[2];
   mutable std::mutex mutex_;
+  Remembered remembered_;
   mutable size_t bytes_ = 0;
   mutable std::unordered_map<std::string, int32_t> ids_;
   mutable std::deque<Known> states_;
@@ -415,10 +422,10 @@ std::vector<NumberSet> outside(const std::vector<NumberSet>& sets, size_t most) 
   return out;
 }
 
-LexerRef make_number_lexer(const NumberSet& set, Mode mode) {
+LexerRef make_number_lexer(const NumberSet& set, Mode mode, const Budget& budget) {
   std::optional<NumberSet> checked = intersect(set, {});
   if (!checked) return nullptr;
-  auto lexer = std::make_shared<SetLexer>(*checked, mode);
+  auto lexer = std::make_shared<SetLexer>(*checked, mode, budget.remembered());
   return lexer->empty() ? nullptr : lexer;
 }
 

@@ -38,7 +38,7 @@ class NumberLexer : public Lexer {
 };
 
 // Null when no number of the set has a spelling in this mode.
-LexerRef make_number_lexer(const NumberSet& set, Mode mode);
+LexerRef make_number_lexer(const NumberSet& set, Mode mode, const Budget& budget);
 // All JSON numbers.
 LexerRef any_number_lexer(Mode mode);
 

@@ -18,8 +18,9 @@ constexpr size_t kMostChoices = 64;
 
 class ObjectFrame final : public NestedFrame {
  public:
-  ObjectFrame(const ValueTable& table, ObjectRule rule)
-      : table_(table), rule_(std::move(rule)), words_(rule_.plain ? 0 : (rule_.names.size() + 63) / 64) {
+  ObjectFrame(const ValueTable& table, ObjectRule rule, Remembered remembered)
+      : table_(table), rule_(std::move(rule)), words_(rule_.plain ? 0 : (rule_.names.size() + 63) / 64),
+        remembered_(std::move(remembered)) {
     for (const auto& property : rule_.names) {
       int64_t& bytes = name_bytes_.emplace_back(3);
       for (char byte : property.name) bytes += StringLexer::written()[uint8_t(byte)];
@@ -258,7 +259,10 @@ class ObjectFrame final : public NestedFrame {
     std::lock_guard<std::mutex> lock(mutex_);
     auto& lexer = lexers_[labels];
     require(lexer || lexers_.size() <= kMostKeyLexers, ErrorKind::kRange, "too many orders of property names");
-    if (!lexer) lexer = rule_.keys->restricted(labels);
+    if (!lexer) {
+      lexer = rule_.keys->restricted(labels);
+      remembered_->fetch_add(lexer->bytes() + labels.size() / 8 + 200, std::memory_order_relaxed);
+    }
     return lexer->empty() ? nullptr : lexer.get();
   }
 
@@ -357,14 +361,15 @@ class ObjectFrame final : public NestedFrame {
   bool settled_ = false;
   mutable std::unique_ptr<NameSpace> space_;  // as far as classes are known to be possible, all after settling
   int64_t shortest_ = kNever;
+  Remembered remembered_;
   mutable std::mutex mutex_;
   mutable std::map<std::vector<bool>, std::shared_ptr<const StringLexer>> lexers_;
 };
 
 }  // namespace
 
-std::unique_ptr<Frame> make_object(const ValueTable& table, ObjectRule rule) {
-  return std::make_unique<ObjectFrame>(table, std::move(rule));
+std::unique_ptr<Frame> make_object(const ValueTable& table, ObjectRule rule, const Budget& budget) {
+  return std::make_unique<ObjectFrame>(table, std::move(rule), budget.remembered());
 }
 
 }  // namespace tandem::grammar

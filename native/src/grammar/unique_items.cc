@@ -278,7 +278,7 @@ void UniqueItems::add_others(const Value& item, Budget& budget) {
     auto numbers = std::dynamic_pointer_cast<const NumberLexer>(scalar);
     const bool whole = numbers && numbers->set().step && numbers->set().step->exponent >= 0;
     if (!numbers || !(whole || is_one(numbers->set()))) throw Refused("uniqueItems", "of numbers that need not be whole ones");
-    LexerRef spelled = mode_ == Mode::kGenerate ? scalar : make_number_lexer(numbers->set(), Mode::kGenerate);
+    LexerRef spelled = mode_ == Mode::kGenerate ? scalar : make_number_lexer(numbers->set(), Mode::kGenerate, budget);
     if (!spelled) throw Refused("uniqueItems", "of numbers that are too large");
     auto kind = std::make_unique<NumberItems>(scalar, std::dynamic_pointer_cast<const NumberLexer>(spelled), mode_, budget);
     if (mode_ == Mode::kGenerate && !kind->words().empty()) words.insert(words.end(), kind->words().begin(), kind->words().end());

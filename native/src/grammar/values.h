@@ -67,7 +67,7 @@ class UniqueItems;
 // From now on the array holds no item twice; it has no prefix and counts nothing.
 void make_unique(Frame& array, std::shared_ptr<const UniqueItems> items, Mode mode);
 std::unique_ptr<Frame> make_array(const ValueTable& table, ArrayRule rule);
-std::unique_ptr<Frame> make_object(const ValueTable& table, ObjectRule rule);
+std::unique_ptr<Frame> make_object(const ValueTable& table, ObjectRule rule, const Budget& budget);
 
 // Cost of the shortest instance from the costs known so far; kNever where there is none (yet).
 class NestedFrame : public Frame {

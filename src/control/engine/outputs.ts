@@ -5,8 +5,9 @@ import type { FinishReason, SequenceOutput, StepMessage, TopLogprobs } from './p
 
 const NOTHING: readonly never[] = [];
 const NO_ALTERNATIVES: TopLogprobs = { ids: new Int32Array(0), logprobs: new Float32Array(0) };
-const GRAMMAR_TOO_AMBIGUOUS =
-  'The grammar became too ambiguous to follow: the text so far can be read in too many ways. Write it with fewer of them.';
+const GRAMMAR_GAVE_UP =
+  'The grammar cannot be followed any further: the text so far can be read in too many ways, or the grammar has been asked about more different ' +
+  'numbers or orders of property names than it remembers. Write it with fewer ways to read a text, or ask for a shorter reply.';
 const NOT_FINITE = 'The model produced numbers that are not finite; this sequence was ended.';
 
 const REASONS: Readonly<Record<FinishCode, FinishReason | null>> = {
@@ -84,7 +85,7 @@ function promptOutput(id: number, row: number, end: number, result: StepResult):
 function outputOf(id: number, row: number, result: StepResult): SequenceOutput {
   const code = result.finish[row] as FinishCode;
   const finish = REASONS[code];
-  if (code === FINISH.grammarFailed) return { ...errorOutput(id, GRAMMAR_TOO_AMBIGUOUS), requestError: true };
+  if (code === FINISH.grammarFailed) return { ...errorOutput(id, GRAMMAR_GAVE_UP), requestError: true };
   if (finish === 'error') return errorOutput(id, NOT_FINITE);
   if (finish === 'none_allowed') return { ...errorOutput(id, ''), finish };
   // Lists: a typed array of one number takes several times the memory.

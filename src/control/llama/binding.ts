@@ -84,7 +84,7 @@ const PACKAGE = new URL('llama-cpp/node_modules/node-llama-cpp/', ROOT);
 
 /** Where Tandem is a package of another project, npm would look for the script there. */
 export const INSTALL_COMMAND = ROOT.pathname.includes('/node_modules/')
-  ? `node ${fileURLToPath(new URL('scripts/setup-llama-cpp.mjs', ROOT))}`
+  ? `node '${fileURLToPath(new URL('scripts/setup-llama-cpp.mjs', ROOT))}'`
   : 'npm run setup:llama-cpp';
 
 interface Package {

@@ -144,7 +144,8 @@ export class AdapterRegistry implements ModelResolver {
   #checkFree(name: string, replace = false): void {
     this.#checkName(name);
     const isThere = this.#entries.has(name);
-    if ((isThere && !replace) || this.#coming.has(name)) {
+    if (this.#coming.has(name)) throw new AdapterNameError('taken', `The lora adapter '${name}' is being loaded.`);
+    if (isThere && !replace) {
       throw new AdapterNameError('taken', `The lora adapter '${name}' has already been loaded.`);
     }
     if (!isThere && this.#entries.size + this.#coming.size >= MAX_ADAPTERS) {
