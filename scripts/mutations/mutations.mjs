@@ -1779,8 +1779,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_within_block.h',
-        search: 'cp_async_wait<kUnits - 2>();',
-        replace: 'cp_async_wait<kUnits - 1>();',
+        search: 'cp_async_wait<kOfOne - 1>();',
+        replace: 'cp_async_wait<kOfOne>();',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1790,8 +1790,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_within_block.h',
-        search: 'bring_factors(next_, used);',
-        replace: 'bring_factors(next_, unit);',
+        search: 'if (!ended(next)) bring_factors(next, next_unit);',
+        replace: 'if (!ended(next)) bring_factors(next, brought < units_ ? next_unit : used_unit);',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1801,7 +1801,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_within_block.h',
-        search: '      __syncthreads();  // all segments are there\n',
+        search: '    __syncthreads();  // all segments are there\n',
         replace: '',
       },
     ],
@@ -1812,8 +1812,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_within_block.h',
-        search: '      __syncthreads();  // u is there, and',
-        replace: '      // u is there, and',
+        search: '    __syncthreads();  // u is there, and',
+        replace: '    // u is there, and',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1845,8 +1845,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_within_block.h',
-        search: 'const bool there = rank + own < w_.rank &&',
-        replace: 'const bool there = rank + own <= w_.rank &&',
+        search: 'rank + own < w_.rank && output < end_',
+        replace: 'rank + own <= w_.rank && output < end_',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1901,7 +1901,7 @@ export const mutations = [
       {
         file: 'native/cuda/lora/lora_within_block.h',
         search: 'item += within.blocks) {',
-        replace: 'item += shared.tile_count * per_tile) {',
+        replace: 'item += within.blocks + int(a.tile_count) * within.per_tile) {',
       },
     ],
     tests: ['native/test/cuda'],

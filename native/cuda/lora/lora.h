@@ -9,7 +9,7 @@
 
 namespace tandem::cuda {
 
-// Factors of one projection in device memory.
+// Factors of one projection in device memory. Those of a product's own launch (LoraWithin) begin at multiples of 16 bytes.
 struct LoraWeights {
   const bf16* a;  // [rank][in]
   const bf16* b;  // [rank][out]: transposed, so that neighbouring threads read neighbouring outputs

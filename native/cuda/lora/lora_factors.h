@@ -21,24 +21,26 @@ __device__ __forceinline__ T load_fresh(const T* from) {
 // To the L2 cache the factors that the product behind this one reads, by `threads` threads together, of which this is number `thread`: when
 // that asks for them itself, memory is busy with its weights, for longer than one row's adapters take in all.
 __device__ __forceinline__ void fetch_next(const LoraPart& a, int thread, int threads) {
-  constexpr int64_t kPiece = 2048;  // elements
-  const int count = int(a.next_count * a.adapter_count);
-  if (count == 0) return;
-  // So many threads share a projection of an adapter: each waits once for where the factors are, while others do for theirs.
-  const int sharing = max(1, threads / count);
-  const auto fetch_all = [&](const bf16* from, int64_t elements) {
-    if (!whole_vectors(from, elements, elements)) return;
-    GPU_NO_UNROLL
-    for (int64_t at = thread % sharing * kPiece; at < elements; at += sharing * kPiece) {
-      fetch(from + at, elements - at < kPiece ? elements - at : kPiece);
-    }
-  };
+  constexpr int kPiece = 2048;  // elements
+  // So many threads share a projection: each waits once for where an adapter's factors are, while others do for theirs.
+  constexpr int kProjections = 4;
+  static_assert(LoraPart::kMost <= kProjections);
+  const int which = thread & (kProjections - 1);
+  if (which >= int(a.next_count)) return;
+  const LoraPart::Projection& projection = a.next[which];
   GPU_UNROLL_1
-  for (int i = thread / sharing; i < count; i += threads / sharing) {
-    const LoraPart::Projection& projection = a.next[i / a.adapter_count];
-    const LoraWeights w = load_fresh(projection.adapters + i % a.adapter_count);
-    fetch_all(w.a, w.rank * a.next_in);
-    fetch_all(w.b, w.rank * projection.out);
+  for (int adapter = 0; adapter < int(a.adapter_count); ++adapter) {
+    const LoraWeights w = load_fresh(projection.adapters + adapter);
+    GPU_UNROLL_1
+    for (int b = 0; b < 2; ++b) {
+      const bf16* from = b == 0 ? w.a : w.b;
+      const int elements = w.rank * int(b == 0 ? a.next_in : projection.out);
+      if (!whole_vectors(from, elements, elements)) continue;
+      GPU_UNROLL_1
+      for (int at = thread / kProjections * kPiece; at < elements; at += threads / kProjections * kPiece) {
+        fetch(from + at, min(kPiece, elements - at));
+      }
+    }
   }
 }
 

@@ -31,6 +31,17 @@ __device__ __forceinline__ RankPairs rank_pairs(const float* u, int first, int r
   return pairs;
 }
 
+// Of the row, kRanks ranks from `u` on, zeros where there are none.
+__device__ __forceinline__ RankPairs rank_pairs(const float* u) {
+  RankPairs pairs;
+  GPU_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    const float* two = u + i * (kRanks / 2) + int(threadIdx.x) % kQuad * 2;
+    split(two[0], two[1], pairs.upper[i], pairs.rest[i]);
+  }
+  return pairs;
+}
+
 // Which of kRanks ranks is the i-th of the lane's kQuad.
 __device__ __forceinline__ int lane_rank(int i) { return i / 2 * (kRanks / 2) + int(threadIdx.x) % kQuad * 2 + i % 2; }
 

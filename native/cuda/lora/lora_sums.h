@@ -84,13 +84,16 @@ struct RankSums {
 
 // kRun inputs more. Which of them an instruction multiplies together is free, so each lane's are those that it has read: of ranks g and
 // g + kRanks / 2 and of row g.
-__device__ __forceinline__ void add_run(const Eight& upper, const Eight& lower, const Eight& x, RankSums& sums) {
+__device__ __forceinline__ void add_run(const Eight& upper, const Eight& lower, const Eight& x, float (&even)[4], float (&odd)[4]) {
   GPU_UNROLL
   for (int i = 0; i < 2; ++i) {
     const uint32_t ranks[4] = {upper.words[2 * i], lower.words[2 * i], upper.words[2 * i + 1], lower.words[2 * i + 1]};
     const uint32_t inputs[2] = {x.words[2 * i], x.words[2 * i + 1]};
-    mma_m16n8k16(i == 0 ? sums.even : sums.odd, ranks, inputs);
+    mma_m16n8k16(i == 0 ? even : odd, ranks, inputs);
   }
+}
+__device__ __forceinline__ void add_run(const Eight& upper, const Eight& lower, const Eight& x, RankSums& sums) {
+  add_run(upper, lower, x, sums.even, sums.odd);
 }
 
 // The lane's i-th sum of a segment, and whose it is: of this rank, and of row i % 2 of the lane's two.
@@ -98,11 +101,12 @@ __device__ __forceinline__ float sum_of(const RankSums& sums, int i) { return su
 __device__ __forceinline__ int rank_of_sum(int i) { return int(threadIdx.x) % kWarp / kQuad + i / 2 * (kRanks / 2); }
 
 // To a segment's sums: [rank][row].
-__device__ __forceinline__ void put_sums(const RankSums& sums, float* segment) {
+__device__ __forceinline__ void put_sums(const float (&even)[4], const float (&odd)[4], float* segment) {
   const int row = int(threadIdx.x) % kQuad * 2;
   GPU_UNROLL
-  for (int i = 0; i < 4; ++i) segment[rank_of_sum(i) * kRows + row + i % 2] = sum_of(sums, i);
+  for (int i = 0; i < 4; ++i) segment[rank_of_sum(i) * kRows + row + i % 2] = even[i] + odd[i];
 }
+__device__ __forceinline__ void put_sums(const RankSums& sums, float* segment) { put_sums(sums.even, sums.odd, segment); }
 
 // Of one rank and row.
 __device__ __forceinline__ float sum_in_order(const float (&segments)[kSegments]) {

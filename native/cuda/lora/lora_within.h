@@ -12,8 +12,10 @@ struct LoraWithin {
   static constexpr int kTileRows = 8;
 
   LoraPart part;
-  int blocks;     // the first of the launch
-  int64_t slice;  // outputs of a block's projection, whole vectors
+  int blocks;                      // the first of the launch
+  int slice;                       // outputs of a block's projection, whole vectors
+  int slices_to[LoraPart::kMost];  // of a tile: those of the projections up to this one
+  int per_tile;                    // of all
 };
 
 bool lora_fits_within(const LoraPart& part);

@@ -28,7 +28,11 @@ Adapter::Adapter(model::Adapter adapter, int64_t layers) : model::Adapter(std::m
 
 Adapter::Adapter(model::Adapter empty, std::vector<cuda::LoraWeights> weights)
     : model::Adapter(std::move(empty)), weights_(std::move(weights)) {
-  for (const cuda::LoraWeights& w : weights_) most_rank_ = std::max<int64_t>(most_rank_, w.rank);
+  const auto whole = [](const cuda::bf16* factors) { return reinterpret_cast<uintptr_t>(factors) % 16 == 0; };
+  for (const cuda::LoraWeights& w : weights_) {
+    require(whole(w.a) && whole(w.b), ErrorKind::kState, "factors of an adapter must begin at multiples of 16 bytes");
+    most_rank_ = std::max<int64_t>(most_rank_, w.rank);
+  }
 }
 
 Adapter::Adapter(model::Adapter empty, std::vector<cuda::LoraWeights> weights, cuda::DeviceBuffer<cuda::bf16> memory)

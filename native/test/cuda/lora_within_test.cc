@@ -27,13 +27,30 @@ TEST(hopper_adapters_within_their_product_have_the_bits_of_those_behind) {
   check_within({1400, 192, {{0, 1400}}}, turns(29, 4), kMixedRanks);
 }
 
-// Sizes and places that no vector fits.
-TEST(hopper_adapters_within_take_odd_sizes) {
+// Sizes and places that no vector fits are left to those behind.
+TEST(gpu_lora_within_takes_whole_vectors) {
+  const LoraPart fits = planned(3, 1, {64, 32});
+  CHECK(cuda::lora_fits_within(fits));
+  const auto refuses = [&](const auto& change) {
+    LoraPart part = fits;
+    change(part);
+    CHECK(!cuda::lora_fits_within(part));
+  };
+  refuses([](LoraPart& a) { a.projections[1].out = 28; });
+  refuses([](LoraPart& a) { a.projections[1].first = 66; });
+  refuses([](LoraPart& a) { a.columns = 98; });
+  refuses([](LoraPart& a) { a.part += 2; });
+  refuses([](LoraPart& a) { a.x += 4; });
+  refuses([](LoraPart& a) { a.in = 4100; });
+  refuses([](LoraPart& a) { a.ldx = 4100; });
+}
+
+TEST(hopper_adapters_within_take_places_and_ranks_of_each_kind) {
   if (!on_hopper()) return;
-  check_within({304, 128, {{0, 303}}, 1}, {1, 1, 0, 2, -1, 1}, kMixedRanks);
-  check_within({306, 128, {{3, 102}, {105, 200}}}, {1, 1, 0, 2, -1, 1}, kMixedRanks);
-  check_within({640, 320, {{0, 320}, {320, 320}}, 4}, {0, 1}, kMixedRanks);
+  check_within({304, 128, {{4, 96}, {100, 200}}}, {1, 1, 0, 2, -1, 1}, kMixedRanks);
+  check_within({640, 320, {{0, 320}, {320, 320}}, 8}, {0, 1}, kMixedRanks);
   check_within({64, 64, {{0, 64}}}, {0, 1, 1}, {256, 250});
+  check_within({768, 64, {{0, 768}}}, {0, 1, 2, 3}, {16, 17, 32, 33});
 }
 
 // Blocks that have several tiles one after the other, and tiles that have several passes.
@@ -217,7 +234,7 @@ TEST_ENGINE(hopper_adapters_that_are_no_numbers_change_no_other_row) {
   if (!on_hopper()) return;
   for (uint16_t bits : {0x7f80, 0xff80, 0x7fc0, 0x7f7f}) {
     check_spoilt(0, bits, {0});
-    check_spoilt(1, bits, {1});
+    check_spoilt(8, bits, {1});
     check_spoilt(0, bits, {0, 1});
   }
 }
