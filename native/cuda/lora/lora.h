@@ -9,7 +9,8 @@
 
 namespace tandem::cuda {
 
-// Factors of one projection in device memory. Those of a product's own launch (LoraWithin) begin at multiples of 16 bytes.
+// Factors of one projection in device memory. Those of a product's own launch (LoraWithin) and of LoraGated begin at
+// multiples of 16 bytes.
 struct LoraWeights {
   const bf16* a;  // [rank][in]
   const bf16* b;  // [rank][out]: transposed, so that neighbouring threads read neighbouring outputs
@@ -93,8 +94,8 @@ void check_lora_part(const LoraPart& args, const char* name);
 // Gate and up of few rows with their adapters, and the activation of both: swiglu() (elementwise/swiglu.h) of the product's first half of
 // columns and its second, each with what the adapters add.
 struct LoraGated {
-  LoraPart adapters;  // of two projections, each half of the product's columns; `part` is not used
-  Parts product;      // of the same rows, at least one part
+  LoraPart adapters;  // of two projections, each half of the product's columns, a multiple of 8; `part` is not used
+  Parts product;      // of the same rows, at least one part; each part, and `active`, begins at a multiple of 16 (8) bytes
   bf16* active;       // [rows][columns / 2]
 };
 // Throws Error(kRange) naming the argument. Launches as lora_part() does.

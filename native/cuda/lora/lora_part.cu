@@ -117,8 +117,13 @@ class TileOutputs {
 
   // Of no rank nothing is added: -0 is what leaves every number as it is, -0 too.
   __device__ __forceinline__ float added(const Sums& sums, int p, int r, int i) const { return w_[p].rank > 0 ? sums[p].of(r, i) : -0.0f; }
+  // Of the block's shared memory, from its beginning on.
+  __device__ __forceinline__ int floats_of_u() const { return kProjections * LoraTile::kRows * (int(a_.most_rank) + kPadding); }
+  // The lane's r-th row, -1 = none.
+  __device__ __forceinline__ int row(int r) const { return rows_[r]; }
 
-  // Calls store(row, output, which of the lane's two rows, sums) when the kernel's inputs are there. The first factors are on their way before.
+  // Calls store(the lane's first output, sums of its rows), all lanes of a warp together, when the kernel's inputs are there. The first factors are
+  // on their way before.
   template <class Store>
   __device__ __forceinline__ void run(const Store& store) {
     Factors next;
@@ -143,10 +148,7 @@ class TileOutputs {
         lora::add_outputs(factors[p], lora::rank_pairs(u + p * LoraTile::kRows * stride(), rank, w_[p].rank), sums[p]);
       }
       if (rank_ > 0) continue;
-      GPU_UNROLL
-      for (int r = 0; r < 2; ++r) {
-        if (rows_[r] >= 0) store(rows_[r], output, r, sums);
-      }
+      store(output, sums);
       GPU_UNROLL
       for (int p = 0; p < kProjections; ++p) sums[p] = {};
     }
@@ -223,8 +225,13 @@ __device__ __forceinline__ void clear_outputs(const LoraPart& a, const LoraTile&
 template <bool kVector>
 __device__ __forceinline__ void add_tile(const LoraPart& a, const LoraTile& tile, int which, float* u) {
   const LoraPart::Projection& p = a.projections[which];
-  TileOutputs<kVector, 1>(a, tile, which, u).run([&](int row, int output, int r, const lora::OutputSums(&sums)[1]) {
-    lora::store_outputs<kVector>(a.part + row * a.columns + p.first + output, p.out - output, r, sums[0]);
+  TileOutputs<kVector, 1> outputs(a, tile, which, u);
+  outputs.run([&](int output, const lora::OutputSums(&sums)[1]) {
+    GPU_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      if (outputs.row(r) < 0) continue;
+      lora::store_outputs<kVector>(a.part + outputs.row(r) * a.columns + p.first + output, p.out - output, r, sums[0]);
+    }
   });
 }
 
@@ -243,48 +250,60 @@ __global__ void __launch_bounds__(kThreads, 3) expand_part_kernel(LoraPart a) {
   else add_tile<false>(a, tile, which, u);
 }
 
+// What a warp's lanes hand to each other: of both projections kRows rows of its outputs, which lie so that a row's follow each other and rows meet
+// few banks twice.
+struct Handed {
+  static constexpr int kStride = kWarpOutputs + 4, kOf = lora::kRows * kStride;
+  float of[2 * kOf];
+};
+
 // Four outputs of a row.
-template <bool kWhole>
 __device__ __forceinline__ void activate(const LoraGated& g, int row, int output, const Four (&added)[2]) {
   const int width = int(g.product.columns) / 2, column[2] = {output, width + output}, left[2] = {width - output, width - output};
   if (left[0] <= 0) return;
   Four sums[2], active;
-  sum_parts<kWhole, 2>(g.product, row, column, left, sums);
+  sum_parts<true, 2>(g.product, row, column, left, sums);
   GPU_UNROLL
   for (int c = 0; c < 4; ++c) active.at[c] = swiglu(sums[0].at[c] + added[0].at[c], sums[1].at[c] + added[1].at[c]);
-  store_four<kWhole>(g.active + int64_t(row) * width + output, left[0], active);
+  store_four<true>(g.active + int64_t(row) * width + output, left[0], active);
 }
 
-template <bool kWhole, bool kVector>
-__device__ __forceinline__ void activate_tile(const LoraGated& g, const LoraTile& tile, float* u) {
-  TileOutputs<kVector, 2> outputs(g.adapters, tile, 0, u);
-  outputs.run([&](int row, int output, int r, const lora::OutputSums(&sums)[2]) {
-    GPU_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      Four added[2];
-      GPU_UNROLL
-      for (int p = 0; p < 2; ++p) {
-        GPU_UNROLL
-        for (int i = 0; i < 4; ++i) added[p].at[i] = outputs.added(sums, p, r, 4 * half + i);
-      }
-      activate<kWhole>(g, row, output + 4 * half, added);
-    }
-  });
-}
-
-// Block (tile of rows, share of the outputs). kWhole: rows are taken four columns at a time.
-template <bool kWhole>
+// Block (tile of rows, share of the outputs). A lane's outputs are of two rows and eight columns, few rows leave most lanes without any: so what is
+// added is handed over, and each lane activates four columns at a time, by one short loop.
 __global__ void __launch_bounds__(kThreads, 2) activate_part_kernel(const __grid_constant__ LoraGated g) {
   let_next_begin();
   GPU_SHARED_BYTES(shared);
   const LoraTile& tile = g.adapters.tiles[blockIdx.x];
+  const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
   float* u = reinterpret_cast<float*>(shared);
-  if constexpr (kWhole) {
-    const int64_t width = g.product.columns / 2;
-    const bool gate = lora::whole_vectors(tile_weights(g.adapters, tile, 0).b, width, width);
-    if (gate && lora::whole_vectors(tile_weights(g.adapters, tile, 1).b, width, width)) return activate_tile<true, true>(g, tile, u);
-  }
-  activate_tile<kWhole, false>(g, tile, u);
+  TileOutputs<true, 2> outputs(g.adapters, tile, 0, u);
+  float* handed = reinterpret_cast<Handed*>(u + outputs.floats_of_u())[warp].of;
+  outputs.run([&](int output, const lora::OutputSums(&sums)[2]) {
+    GPU_UNROLL
+    for (int p = 0; p < 2; ++p) {
+      GPU_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        float* to = handed + p * Handed::kOf + (lane % kQuad * 2 + r) * Handed::kStride + lane / kQuad * kEach;
+        GPU_UNROLL
+        for (int half = 0; half < kEach; half += 4) {
+          store_four<true>(to + half, 4,
+                           Four{{outputs.added(sums, p, r, half), outputs.added(sums, p, r, half + 1), outputs.added(sums, p, r, half + 2),
+                                 outputs.added(sums, p, r, half + 3)}});
+        }
+      }
+    }
+    __syncwarp();  // all lanes' are there
+    constexpr int kFours = kWarpOutputs / 4;
+    const int first = output - lane / kQuad * kEach;
+    GPU_NO_UNROLL
+    for (int i = lane; i < lora::kRows * kFours; i += kWarp) {
+      const int row = __ldcg(tile.rows + i / kFours), at = i % kFours * 4;
+      if (row < 0) break;
+      const float* from = handed + i / kFours * Handed::kStride + at;
+      activate(g, row, first + at, {load_four<true>(from, 4), load_four<true>(from + Handed::kOf, 4)});
+    }
+    __syncwarp();  // before others come there
+  });
 }
 
 }  // namespace
@@ -365,16 +384,14 @@ void lora_gated(const LoraGated& g, cudaStream_t stream) {
   check_lora_part(a, name);
   const int64_t width = g.product.columns / 2;
   check_argument(a.count == 2 && a.projections[0].out == width && a.projections[1].out == width, name, "projections");
-  check_argument(g.product.count >= 1 && g.product.rows == a.rows && g.product.columns == 2 * width, name, "product");
+  const bool whole = width % kEach == 0 && in_fours(g.product) && in_fours(g.active, width);
+  check_argument(whole && g.product.count >= 1 && g.product.rows == a.rows && g.product.columns == 2 * width, name, "product");
   if (a.tile_count == 0) return;
   launch_shrink(a, stream);
-  const bool whole = width % 4 == 0 && in_fours(g.product) && in_fours(g.active, width);
   const dim3 grid(unsigned(a.tile_count), shares_of(a, 1, 2 * kMultiprocessors));
-  const int bytes = bytes_of_u(a, 2);
-  allow_shared_bytes(&activate_part_kernel<true>, bytes, name);
-  allow_shared_bytes(&activate_part_kernel<false>, bytes, name);
-  if (whole) GPU_LAUNCH_EARLY(activate_part_kernel<true>, grid, dim3(kThreads), bytes, stream, g);
-  else GPU_LAUNCH_EARLY(activate_part_kernel<false>, grid, dim3(kThreads), bytes, stream, g);
+  const int bytes = bytes_of_u(a, 2) + kRowWarps * int(sizeof(Handed));
+  allow_shared_bytes(&activate_part_kernel, bytes, name);
+  GPU_LAUNCH_EARLY(activate_part_kernel, grid, dim3(kThreads), bytes, stream, g);
   check_launch(name);
 }
 

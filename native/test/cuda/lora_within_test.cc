@@ -145,6 +145,7 @@ TEST_ENGINE(hopper_adapters_within_a_gated_product_are_there_before_its_activati
   check_gated(64 * 140, 64, turns(20, 3), {24, 7, 16});
   check_gated(64 * 140, 64, turns(50, 20), kMixedRanks);
   check_gated(256, 128, turns(64, 40), kMixedRanks);
+  check_gated(1024, 64, std::vector<int32_t>(16, 1), kMixedRanks);
 }
 
 // What changes no number leaves the sign of nothing alone, of rows without an adapter and with one of no rank.
@@ -177,6 +178,12 @@ TEST(gpu_lora_gated_refuses_what_does_not_fit) {
   refuses("projections", [](cuda::LoraGated& a) { a.adapters.projections[1].out = 32; });
   refuses("product", [](cuda::LoraGated& a) { a.product.count = 0; });
   refuses("product", [](cuda::LoraGated& a) { a.product.rows = 2; });
+  refuses("product", [](cuda::LoraGated& a) { a.product.data += 2; });
+  refuses("product", [](cuda::LoraGated& a) { a.active += 2; });
+  refuses("product", [](cuda::LoraGated& a) {
+    for (int i = 0; i < 2; ++i) a.adapters.projections[i].out = 60;
+    a.product.columns = 120;
+  });
   refuses("tile_count", [](cuda::LoraGated& a) { a.adapters.tile_count = 4; });
 }
 
