@@ -1222,6 +1222,17 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: a draw from few candidates counts its own mass before itself',
+    edits: [
+      {
+        file: 'native/cuda/sampling/candidates.h',
+        search: 'return id_of(places[i]) < id;',
+        replace: 'return id_of(places[i]) <= id;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: bins of ids that forget what is before them',
     edits: [
       {

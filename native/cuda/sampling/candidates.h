@@ -5,73 +5,83 @@
 
 namespace tandem::cuda {
 
-// The first of the sorted places whose key is below that of the place `at`.
-__device__ inline int end_of_ties(const uint64_t (&places)[kSorted], int count, int at) {
-  GPU_SHARED(end, int);
-  if (threadIdx.x == 0) end = count;
-  __syncthreads();
-  const uint32_t key = key_of(places[at]);
-  for (int i = at + 1 + int(threadIdx.x); i < count; i += kFinishThreads) {
-    if (key_of(places[i]) != key) {
-      atomicMin(&end, i);
-      break;
-    }
-  }
-  __syncthreads();
-  const int found = end;
-  __syncthreads();
-  return found;
+// Masses of at most kFewPlaces places, of which each thread has one. Threads that each add up all that is before their own meet a few times; a running
+// sum of all threads would let them meet more often, by more instructions.
+struct FewMasses {
+  Mass of[kFewPlaces];
+  int drawn;
+};
+__device__ inline FewMasses& shared_few() {
+  GPU_SHARED(few, FewMasses);
+  return few;
 }
 
-// The masses of this thread's sorted places.
-__device__ __forceinline__ void masses_of(const Row& row, const uint64_t (&places)[kSorted], int count, Mass (&masses)[kEachSorted]) {
-  GPU_UNROLL
-  for (int i = 0; i < kEachSorted; ++i) {
-    const int at = int(threadIdx.x) * kEachSorted + i;
-    masses[i] = at < count ? row.mass(value_of(places[at])) : 0;
-  }
+// This thread's own, when all are there.
+__device__ __forceinline__ Mass put_masses(const Row& row, const uint64_t (&places)[kSorted], int count, FewMasses& few) {
+  const int own = int(threadIdx.x);
+  const Mass mine = own < count ? row.mass(value_of(places[own])) : 0;
+  if (own < count) few.of[own] = mine;
+  if (own == 0) few.drawn = -1;
+  __syncthreads();
+  return mine;
 }
 
-__device__ __forceinline__ Mass sum_of(const Mass (&masses)[kEachSorted]) {
-  Mass sum = 0;
-  GPU_UNROLL
-  for (int i = 0; i < kEachSorted; ++i) sum += masses[i];
-  return block_total(sum);
+// The masses of all places, and of those that come before, of which first(i) is true.
+struct Sums {
+  Mass all = 0, before = 0;
+};
+template <class First>
+__device__ __forceinline__ Sums sums_of(const FewMasses& few, int count, const First& first) {
+  Sums sums;
+  GPU_UNROLL_4
+  for (int i = 0; i < count; ++i) {
+    const Mass mass = few.of[i];
+    sums.all += mass;
+    sums.before += first(i) ? mass : 0;
+  }
+  return sums;
 }
 
 // How many of the sorted places top_k and top_p leave; 0 where the list ends before top_p is reached. `total`: the mass that top_p is a share
 // of, where top_k does not cut it.
-__device__ inline int filtered_count(const Row& row, const uint64_t (&places)[kSorted], int count, int top_k, double top_p, Mass total) {
-  if (top_k > 0 && top_k < count) count = end_of_ties(places, count, top_k - 1);
+__device__ __forceinline__ int filtered_count(const uint64_t (&places)[kSorted], const FewMasses& few, Mass mine, int count, int top_k,
+                                              double top_p, Mass total) {
+  const int own = int(threadIdx.x);
+  if (top_k > 0 && top_k < count) {
+    const uint32_t least = key_of(places[top_k - 1]);
+    count = __syncthreads_count(own < count && key_of(places[own]) >= least);
+  }
   if (top_p >= 1) return count;
-  Mass masses[kEachSorted];
-  masses_of(row, places, count, masses);
-  if (top_k > 0) total = sum_of(masses);
-  const Found found = block_find(masses, share_of(total, top_p) - 1);
-  return found.index + 1;
+  const Sums sums = sums_of(few, count, [&](int i) { return i < own; });
+  const Mass wanted = share_of(top_k > 0 ? sums.all : total, top_p);
+  const int less = __syncthreads_count(own < count && sums.before + mine < wanted);
+  return less < count ? less + 1 : 0;
 }
 
-// By ascending id; `places` is sorted by ids then. The mass of all goes to `total`, of which target(total) is drawn.
+// By ascending id: the one with which the running mass exceeds target(that of all), which goes to `total`; -1 where none does.
 template <class Target>
-__device__ int draw_at(const Row& row, uint64_t (&places)[kSorted], int count, const Target& target, Mass& total) {
-  // The same bits, the other way round.
-  for (int i = int(threadIdx.x); i < count; i += kFinishThreads) places[i] = places[i] << 32 | places[i] >> 32;
-  sort_places(places, count);
-  for (int i = int(threadIdx.x); i < count; i += kFinishThreads) places[i] = places[i] << 32 | places[i] >> 32;
+__device__ __forceinline__ int draw_few_by_ids(const uint64_t (&places)[kSorted], FewMasses& few, Mass mine, int count,
+                                               const Target& target, Mass& total) {
+  const int own = int(threadIdx.x), id = own < count ? id_of(places[own]) : 0;
+  const Sums sums = sums_of(few, count, [&](int i) { return id_of(places[i]) < id; });
+  total = sums.all;
+  const Mass wanted = target(total);
+  if (own < count && sums.before <= wanted && sums.before + mine > wanted) few.drawn = id;
   __syncthreads();
-  Mass masses[kEachSorted];
-  masses_of(row, places, count, masses);
-  total = sum_of(masses);
-  const Found found = block_find(masses, target(total));
-  return found.index < 0 ? -1 : id_of(places[found.index]);
+  return few.drawn;
 }
 
 // As find_best, from a list that holds them.
 __device__ inline int list_best(const Row& source, const Candidate* list, int count, int wanted, const Normaliser& n, BestEntry* out) {
   uint64_t(&places)[kSorted] = shared_places();
-  const int there = gather(
-      count, places, [&](int i) { return list[i]; }, [&](const Candidate& c) { return source.keeps(c.id, c.value); });
-  sort_places(places, there);
+  int there = 0;
+  if (count <= kFewPlaces) {
+    there = sort_few(list, count, source, places);
+  } else {
+    there = gather(
+        count, places, [&](int i) { return list[i]; }, [&](const Candidate& c) { return source.keeps(c.id, c.value); });
+    sort_places(places, there);
+  }
   const int taken = min(wanted, there);
   // Each finds its place among the ids by itself: there are few.
   for (int i = int(threadIdx.x); i < taken; i += kFinishThreads) {
@@ -87,15 +97,14 @@ __device__ inline int list_best(const Row& source, const Candidate* list, int co
 __device__ inline bool draw_few(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
                                 Mass& kept) {
   uint64_t(&places)[kSorted] = shared_places();
-  count = gather(
-      count, places, [&](int i) { return list[i]; }, [&](const Candidate& c) { return row.keeps(c.id, c.value); });
-  sort_places(places, count);
-  count = filtered_count(row, places, count, top_k, p.top_p, total);
+  FewMasses& few = shared_few();
+  count = sort_few(list, count, row, places);
+  const Mass mine = put_masses(row, places, count, few);
+  count = filtered_count(places, few, mine, count, top_k, p.top_p, total);
   if (count == 0) return false;
   row.end_at(key_of(places[count - 1]), id_of(places[count - 1]));
-  __syncthreads();  // before the order changes
-  token = draw_at(
-      row, places, count, [&](Mass all) { return target_of(p.uniform, all); }, kept);
+  token = draw_few_by_ids(
+      places, few, mine, count, [&](Mass all) { return target_of(p.uniform, all); }, kept);
   return true;
 }
 
@@ -108,7 +117,7 @@ __device__ Mass listed_amount(const Candidate* list, int count, const Amount& am
 }
 
 constexpr int kIdsOfBin = kMostSlices * kSliceIds / kBins;
-static_assert(kIdsOfBin <= kFewPlaces, "ids of a bin are sorted by comparing each with each");
+static_assert(kIdsOfBin <= kFewPlaces);
 
 // By ascending id: bins of neighbours first. The mass of all goes to `total`.
 __device__ inline int draw_by_ids(const Row& row, const Candidate* list, int count, double uniform, Mass& total) {
@@ -129,9 +138,11 @@ __device__ inline int draw_by_ids(const Row& row, const Candidate* list, int cou
   const int there = gather(
       count, places, [&](int i) { return list[i]; },
       [&](const Candidate& c) { return c.id / kIdsOfBin == bin.index && row.kept_mass(c) != 0; });
+  FewMasses& few = shared_few();
+  const Mass own = put_masses(row, places, there, few);
   Mass inside;
-  return draw_at(
-      row, places, there, [&](Mass) { return target - bin.before; }, inside);
+  return draw_few_by_ids(
+      places, few, own, there, [&](Mass) { return target - bin.before; }, inside);
 }
 
 // By bins, in a list that is too long to be sorted.

@@ -7,6 +7,7 @@ namespace tandem::cuda {
 constexpr int kSorted = 2048;
 constexpr int kEachSorted = kSorted / kFinishThreads;
 constexpr int kFewPlaces = 256;  // beyond them comparing each with each takes longer than exchanging
+static_assert(kFewPlaces <= kFinishThreads && 2 * kFewPlaces <= kSorted);
 
 __device__ inline uint64_t (&shared_places())[kSorted] {
   GPU_SHARED(places, uint64_t[kSorted]);
@@ -51,6 +52,28 @@ __device__ GPU_CALLED void sort_places(uint64_t (&places)[kSorted], int count) {
       __syncthreads();
     }
   }
+}
+
+// Of at most kFewPlaces candidates, one per thread, those that the row keeps, sorted; how many there are.
+__device__ __forceinline__ int sort_few(const Candidate* list, int count, const Row& row, uint64_t (&places)[kSorted]) {
+  uint64_t* listed = places + kFewPlaces;
+  const int own = int(threadIdx.x);
+  uint64_t place = ~uint64_t(0);
+  if (own < count) {
+    const Candidate c = list[own];
+    if (row.keeps(c.id, c.value)) place = place_of(c);
+    listed[own] = place;
+  }
+  const bool kept = place != ~uint64_t(0);
+  const int there = __syncthreads_count(kept);
+  if (kept) {
+    int before = 0;
+    GPU_UNROLL_8
+    for (int i = 0; i < count; ++i) before += listed[i] < place;
+    places[before] = place;
+  }
+  __syncthreads();
+  return there;
 }
 
 // Those of at(0), ..., at(count - 1) for which in(candidate), unsorted; how many there are: the first that fit are in `places`.

@@ -228,9 +228,9 @@ void run_within(Block& block, const std::function<void()>& body) {
   body();
 }
 
-int vote_any(bool own) {
+int count_votes(bool own) {
   Block& b = block();
-  if (own) b.votes = 1;
+  if (own) ++b.votes;
   wait(b, Wait::kBlock);
   const int all = b.votes;
   wait(b, Wait::kBlock);

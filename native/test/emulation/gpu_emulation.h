@@ -165,7 +165,7 @@ struct Block {
   bool lets_next_begin = false, waits = false;
   bool lets_next_run_beside = false;  // the next kernel may begin before this one's inputs are there
   Ahead ahead;                        // of the kernel
-  int votes = 0;                      // of __syncthreads_or
+  int votes = 0;                      // of __syncthreads_count
   SharedRaces* races = nullptr;
 
   bool holds(const void* p) const { return size_t(static_cast<const unsigned char*>(p) - shared) < room; }
@@ -267,8 +267,8 @@ void wait_for_count(const int32_t* count, int32_t wanted);
 void wait(Wait kind);
 // With that block as the one whose threads run.
 void run_within(Block& block, const std::function<void()>& body);
-// Whether any thread of the block says so.
-int vote_any(bool own);
+// How many threads of the block say so.
+int count_votes(bool own);
 // Of an atomic operation: the emulation runs one thread at a time.
 void atomic_load(const void* from, void* to, size_t bytes);
 void atomic_store(const void* from, void* to, size_t bytes);
@@ -326,7 +326,8 @@ void cp_async_wait() {
 #define gridDim (tandem::gpu_emulation::grid_size())
 
 inline void __syncthreads() { tandem::gpu_emulation::wait(tandem::gpu_emulation::Wait::kBlock); }
-inline int __syncthreads_or(int own) { return tandem::gpu_emulation::vote_any(own != 0); }
+inline int __syncthreads_count(int own) { return tandem::gpu_emulation::count_votes(own != 0); }
+inline int __syncthreads_or(int own) { return __syncthreads_count(own) != 0; }
 inline void __syncwarp(unsigned = ~0u) { tandem::gpu_emulation::wait(tandem::gpu_emulation::Wait::kWarp); }
 template <class T>
 T __shfl_sync(unsigned, T v, int from, int width = 32) {
