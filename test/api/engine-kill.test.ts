@@ -1,7 +1,7 @@
-/** SIGKILL of the engine process under load. */
+/** SIGKILL of the engine process under load; and an engine that hangs when the server ends. */
 import { readFileSync } from 'node:fs';
-import { afterAll, beforeAll, expect, test } from 'vitest';
-import { ApiServer, readEvents, waitFor } from './server.ts';
+import { afterAll, beforeAll, expect, onTestFinished, test } from 'vitest';
+import { ApiServer, readEvents, readFileIfThere, waitFor } from './server.ts';
 
 let server: ApiServer;
 beforeAll(async () => {
@@ -111,4 +111,24 @@ test('the server stays alive and says so while the engine comes back', async () 
   const waited = await server.post(PATH, { messages, max_tokens: 3 });
   expect(waited.status).toBe(200);
   expect((await server.call('/ready')).status).toBe(200);
+}, 60_000);
+
+/** The last test of this server. */
+test('a server that is ended by a second signal takes an engine that hangs along', async () => {
+  const pid = server.enginePid();
+  // A process that has ended has no command line, though nobody may have waited for it yet.
+  const lives = () => readFileIfThere(`/proc/${pid}/cmdline`) !== '';
+  onTestFinished(() => {
+    if (lives()) process.kill(pid, 'SIGKILL');
+  });
+  const cut = server.post(PATH, body).then((response) => response.text());
+  await waitFor(async () => (await server.load()).running === 1, 10_000);
+  process.kill(pid, 'SIGSTOP');
+  // Signals that come soon after the first are taken for the same one.
+  await Promise.all([
+    expect(cut).rejects.toThrow(),
+    waitFor(() => !server.child.kill('SIGTERM') || server.child.exitCode !== null, 10_000),
+  ]);
+  expect(await server.exited).toBe(1);
+  await waitFor(() => !lives(), 10_000);
 }, 60_000);

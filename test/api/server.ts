@@ -154,7 +154,7 @@ export function readEvents(text: string): unknown[] {
   });
 }
 
-function readFileIfThere(path: string): string {
+export function readFileIfThere(path: string): string {
   try {
     return readFileSync(path, 'utf8');
   } catch {

@@ -21,11 +21,15 @@ export class EngineChild {
       stdio: ['ignore', 2, 2, 'ipc'],
     });
     this.#process.on('message', (message) => events.message(this, message as FromEngine));
+    // However the server ends: a process that hangs does not notice that its channel is closed.
+    const kill = () => this.kill();
+    process.once('exit', kill);
     this.exited = new Promise((resolve) => {
       let ended = false;
       const end = (how: string) => {
         if (ended) return;
         ended = true;
+        process.off('exit', kill);
         resolve();
         events.exit(this, how);
       };

@@ -90,7 +90,7 @@ const KNOWN = new Set(
   output_hidden_states return_dict gradient_checkpointing _attn_implementation_autoset id2label label2id
   norm_topk_prob output_router_logits router_aux_loss_coef router_jitter_noise
   original_max_position_embeddings max_sequence_length unsloth_version unsloth_fixed chunk_size_feed_forward
-  task_specific_params`.split(/\s+/),
+  task_specific_params is_causal`.split(/\s+/),
 );
 
 const ACTIVATIONS = ['hidden_act', 'hidden_activation', 'activation_function'];
@@ -139,6 +139,9 @@ function refuseUnsupported(config: Fields, family: Family): void {
     if (neutral.some((allowed) => JSON.stringify(allowed) === JSON.stringify(value))) continue;
     config.fail(name, `${show(value)} is not supported.`);
   }
+  // Attention to both sides, as embedding models have it under the name of a family; in transformers null says so as well.
+  if (config.names().includes('is_causal') && config.get('is_causal') !== true)
+    config.fail('is_causal', 'is not true: the model does not generate text from left to right.');
   for (const name of ACTIVATIONS) {
     const value = config.get(name);
     if (value !== undefined && value !== 'silu' && value !== 'swish')

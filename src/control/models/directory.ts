@@ -7,7 +7,7 @@ import { GENERATION_FILE, readGenerationConfig } from './generation-config.ts';
 import { readModelJson } from './json-file.ts';
 import type { GenerationDefaults, LoadedModel, ModelTexts } from './model.ts';
 import { readWeights } from './safetensors.ts';
-import { majorityDType, selectTensors } from './tensors.ts';
+import { checkTiedHead, majorityDType, selectTensors } from './tensors.ts';
 import { readTokenizerFiles, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE } from './tokenizer-files.ts';
 
 const MAX_CONFIG_BYTES = 1024 * 1024;
@@ -17,6 +17,7 @@ export async function loadDirectory(path: string): Promise<LoadedModel> {
   const tokenizer = await readTokenizerFiles(path, spec.vocabSize);
   const weights = await readWeights(path);
   const tensors = selectTensors(spec, weights);
+  await checkTiedHead(spec, weights);
   const texts = [CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE];
   return {
     path,

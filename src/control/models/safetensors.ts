@@ -16,6 +16,7 @@ const MAX_TENSORS = 1_000_000;
 const MAX_SHARDS = 4096;
 const MAX_NAME = 1024;
 const MAX_DIMENSIONS = 8;
+const COMPARED_BYTES = 4 * 1024 * 1024;
 
 /** Bytes per element of every dtype the format names. */
 const DTYPE_BYTES: Readonly<Record<string, number>> = {
@@ -190,4 +191,16 @@ function parseEntry(file: WeightFile, index: number, start: number, name: string
 
 function isCounts(value: unknown): value is number[] {
   return Array.isArray(value) && value.every((count) => Number.isSafeInteger(count) && count >= 0);
+}
+
+export async function haveSameBytes({ files }: Weights, one: StoredTensor, other: StoredTensor): Promise<boolean> {
+  if (one.dtype !== other.dtype || one.bytes !== other.bytes) return false;
+  for (let at = 0; at < one.bytes; at += COMPARED_BYTES) {
+    const length = Math.min(COMPARED_BYTES, one.bytes - at);
+    const read = ({ file, offset }: StoredTensor): Promise<Buffer> =>
+      readExactly(files[file]?.name ?? 'weights', files[file]?.path ?? '', offset + at, length);
+    const [left, right] = await Promise.all([read(one), read(other)]);
+    if (!left.equals(right)) return false;
+  }
+  return true;
 }

@@ -2,8 +2,9 @@
 import type { Experts, ModelSpec, TensorEntry, WeightDType } from '../engine/native.ts';
 import { ModelError } from './errors.ts';
 import { show } from './fields.ts';
-import type { StoredTensor, Weights } from './safetensors.ts';
+import { haveSameBytes, type StoredTensor, type Weights } from './safetensors.ts';
 
+const EMBEDDINGS = 'model.embed_tokens.weight';
 const LM_HEAD = 'lm_head.weight';
 /** Buffers that old checkpoints store; both are computed from the config. */
 const IGNORED = /(^|\.)(rotary_emb\.inv_freq|masked_bias)$/;
@@ -12,7 +13,7 @@ const IGNORED = /(^|\.)(rotary_emb\.inv_freq|masked_bias)$/;
 export function expectedTensors(spec: ModelSpec): Map<string, number[]> {
   const { hiddenSize: hidden, vocabSize: vocab } = spec;
   const expected = new Map<string, number[]>();
-  expected.set('model.embed_tokens.weight', [vocab, hidden]);
+  expected.set(EMBEDDINGS, [vocab, hidden]);
   for (let layer = 0; layer < spec.layers; layer++) {
     for (const [name, shape] of layerTensors(spec, layer)) expected.set(`model.layers.${layer}.${name}`, shape);
   }
@@ -87,7 +88,7 @@ export function selectTensors(spec: ModelSpec, weights: Weights): TensorEntry[] 
   }
   for (const stored of weights.tensors.values()) {
     if (expected.has(stored.name) || IGNORED.test(stored.name)) continue;
-    // transformers drops a stored head when the embeddings are tied.
+    // It is the embeddings once more (`checkTiedHead`).
     if (stored.name === LM_HEAD && spec.tiedEmbeddings) continue;
     throw new ModelError(
       fileOf(stored, weights),
@@ -95,6 +96,18 @@ export function selectTensors(spec: ModelSpec, weights: Weights): TensorEntry[] 
     );
   }
   return selected;
+}
+
+/** Versions of transformers differ in which of two they take, and so would the numbers. */
+export async function checkTiedHead(spec: ModelSpec, weights: Weights): Promise<void> {
+  const head = weights.tensors.get(LM_HEAD);
+  const embeddings = weights.tensors.get(EMBEDDINGS);
+  if (!spec.tiedEmbeddings || !head || !embeddings || (await haveSameBytes(weights, head, embeddings))) return;
+  const problem = `has a ${show(LM_HEAD)} other than its ${show(EMBEDDINGS)}, but tie_word_embeddings is true`;
+  throw new ModelError(
+    fileOf(head, weights),
+    `${problem}: set that to false in config.json if the model was trained with both, or take the tensor away.`,
+  );
 }
 
 function checkTensor(stored: StoredTensor, shape: number[], weights: Weights): TensorEntry {

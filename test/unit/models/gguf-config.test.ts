@@ -284,6 +284,7 @@ describe('a GGUF model', () => {
       { 'general.architecture': ['string', 'gemma3'] },
       'general.architecture "gemma3" is not supported',
     ],
+    ['attention to both sides', { 'llama.attention.causal': ['bool', false] }, 'llama.attention.causal false is not'],
     [
       'an inherited architecture',
       { 'general.architecture': ['string', 'constructor'] },

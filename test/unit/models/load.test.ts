@@ -132,6 +132,30 @@ describe('a model directory', () => {
     expect(model.tensors.map((tensor) => tensor.name)).not.toContain('lm_head.weight');
   });
 
+  it('refuses a stored head that tied embeddings would replace', async () => {
+    const directory = writeModel({ config: { tie_word_embeddings: true }, tensors: shapes() });
+    const file = join(directory, 'model.safetensors');
+    const bytes = readFileSync(file);
+    // The head is the last tensor.
+    bytes[bytes.length - 1] = 1;
+    writeFileSync(file, bytes);
+    expect(await refusal(directory)).toContain('model.safetensors: has a "lm_head.weight" other than');
+    const config = join(directory, 'config.json');
+    writeFileSync(config, JSON.stringify({ ...CONFIG, tie_word_embeddings: false }));
+    expect((await loadModel(directory)).spec.tiedEmbeddings).toBe(false);
+  });
+
+  it('takes a stored head of another dtype for another', async () => {
+    const directory = writeModel({ config: { tie_word_embeddings: true }, tensors: shapes() });
+    const { header, bytes } = plainHeader(shapes());
+    const head = header['lm_head.weight']!;
+    const [begin] = head.data_offsets;
+    head.dtype = 'F16';
+    head.data_offsets = [begin, (begin + bytes) / 2];
+    writeSafetensors(join(directory, 'model.safetensors'), header, (begin + bytes) / 2);
+    expect(await refusal(directory)).toContain('tie_word_embeddings is true');
+  });
+
   const directories: [string, () => string, string][] = [
     ['a missing directory', () => '/nonexistent/model', 'does not exist'],
     ['a file that is no GGUF', () => join(writeModel(), 'config.json'), 'does not begin with GGUF'],

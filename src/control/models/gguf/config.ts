@@ -37,8 +37,11 @@ const ARCHITECTURES: readonly Architecture[] = [
 /** Read below where an architecture may have experts, refused elsewhere. */
 const EXPERT_KEYS = ['expert_count', 'expert_used_count', 'expert_feed_forward_length'];
 
-/** Keys behind the architecture's name that other models need, with the values that change nothing. */
+const CAUSAL = 'attention.causal';
+
+/** Keys behind the architecture's name that other models need, with the values that change nothing: false too, but for the first. */
 const UNSUPPORTED: Readonly<Record<string, readonly unknown[]>> = {
+  [CAUSAL]: [true],
   expert_count: [0],
   expert_used_count: [0],
   expert_feed_forward_length: [0],
@@ -65,7 +68,6 @@ const UNSUPPORTED: Readonly<Record<string, readonly unknown[]>> = {
   'attention.scale': [0],
   'attention.output_scale': [1],
   'attention.value_scale': [1],
-  'attention.causal': [true],
   'attention.clamp_kqv': [0],
   'attention.max_alibi_bias': [0],
   'attention.sliding_window_pattern': [],
@@ -117,7 +119,8 @@ export async function readGgufConfig(header: GgufHeader): Promise<GgufConfig> {
   for (const [name, neutral] of Object.entries(UNSUPPORTED)) {
     if (architecture.mixture !== null && EXPERT_KEYS.includes(name)) continue;
     const value = metadata.get(own(name));
-    if (value === undefined || value === false || neutral.includes(value)) continue;
+    if (value === undefined || neutral.includes(value)) continue;
+    if (value === false && name !== CAUSAL) continue;
     metadata.unsupported(own(name), `${show(value)} is not supported.`);
   }
   return {
