@@ -53,7 +53,7 @@ export class PullServer {
     const tls = { ...serverTls(options.secret), handshakeTimeout: Math.min(10_000, options.timeoutMs) };
     this.#server = createServer(tls, (socket) => void this.#serve(socket));
     this.#server.maxConnections = MAX_CONNECTIONS;
-    this.#server.on('tlsClientError', () => this.#noteStranger());
+    this.#server.on('tlsClientError', (error: NodeJS.ErrnoException) => this.#noteStranger(error));
   }
 
   /** The port, which the system chooses where it was 0. Rejects when the address cannot be had. */
@@ -69,8 +69,9 @@ export class PullServer {
     for (const socket of this.#sockets) socket.destroy();
   }
 
-  /** At most one line in ten seconds, whoever knocks. */
-  #noteStranger(): void {
+  /** At most one line in ten seconds, whoever knocks. Who hung up has tried nothing: a peer does where its own client leaves. */
+  #noteStranger({ code }: NodeJS.ErrnoException): void {
+    if (code === 'ECONNRESET') return;
     const now = performance.now();
     if (now - this.#strangerNoted < 10_000) return;
     this.#strangerNoted = now;
