@@ -92,6 +92,7 @@ export function engineConfig(
   return {
     spec: model.spec,
     files: model.files,
+    samples: model.samples,
     tensors: model.tensors,
     dtype,
     ...quantization(settings, model),

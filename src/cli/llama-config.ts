@@ -36,6 +36,7 @@ export function llamaConfig(settings: Settings, model: ForeignModel, warn: (text
   return {
     engine: 'llama.cpp',
     file: model.path,
+    samples: model.samples,
     architecture: model.architecture,
     vocabSize: model.vocabSize,
     samplableVocab: Math.min(model.tokenizerSize, model.vocabSize),

@@ -1,6 +1,9 @@
 /** SIGKILL of the engine process under load; and an engine that hangs when the server ends. */
-import { readFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { afterAll, beforeAll, expect, onTestFinished, test } from 'vitest';
+import { STARTER } from '../fixtures/starter.ts';
 import { ApiServer, readEvents, readFileIfThere, waitFor } from './server.ts';
 
 let server: ApiServer;
@@ -111,6 +114,23 @@ test('the server stays alive and says so while the engine comes back', async () 
   const waited = await server.post(PATH, { messages, max_tokens: 3 });
   expect(waited.status).toBe(200);
   expect((await server.call('/ready')).status).toBe(200);
+}, 60_000);
+
+test('an engine that is started again does not take other weights for those of the server', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'tandem-weights-'));
+  onTestFinished(() => rmSync(folder, { recursive: true }));
+  cpSync(STARTER, folder, { recursive: true });
+  const own = await ApiServer.start({ flags: ['--model', folder] });
+  onTestFinished(() => own.stop());
+  const weights = join(folder, 'model.safetensors');
+  const others = readFileSync(weights);
+  others.fill(0, others.length - 1000);
+  writeFileSync(`${weights}.new`, others);
+  renameSync(`${weights}.new`, weights);
+  process.kill(own.enginePid(), 'SIGKILL');
+  await waitFor(() => own.log.includes('model.safetensors: is not the file that the server began with.'), 20_000);
+  const refused = await own.post(PATH, { messages, max_tokens: 3 });
+  expect(refused.status).toBeGreaterThanOrEqual(500);
 }, 60_000);
 
 /** The last test of this server. */

@@ -2,6 +2,7 @@
 import { BackgroundShare } from '../scheduler/background.ts';
 import { SchedulerLoop, type StepReport } from '../scheduler/loop.ts';
 import type { Grammars } from './grammars.ts';
+import { checkSamples } from '../models/digest.ts';
 import { openLlama, type OpenLlama } from '../llama/binding.ts';
 import type { LlamaConfig } from '../llama/config.ts';
 import { loadLlama } from '../llama/load-llama.ts';
@@ -142,6 +143,8 @@ export class EngineHost {
     try {
       const progress = (done: number, total: number) => void this.#port.send({ type: 'loading', done, total });
       const log = (line: string) => void this.#port.send({ type: 'log', line });
+      // An engine that is started again gets what the tokenizer, and all that has been trained, belong to, or nothing.
+      await checkSamples(config.samples ?? []);
       if ('engine' in config) return await loadLlama(this.#llama, config, progress, log);
       return await loadEngine(this.#addon(), config, progress, log);
     } catch (error) {

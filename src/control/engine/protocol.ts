@@ -12,10 +12,19 @@ import type { LlamaConfig } from '../llama/config.ts';
 import type { BlockHandle, KvTransferRequest, TransferSettings, TransferStats } from '../transfer/transfer.ts';
 import type { ComputeDType, Device, ModelSpec, SamplingSpec, TensorEntry, WeightQuantization } from './native.ts';
 
+/** What a file of weights must still be when an engine reads it again. */
+export interface FileSample {
+  path: string;
+  /** Of its size and of samples of all of it. */
+  digest: string;
+}
+
 /** Everything the engine process needs to start; sent once, first. */
 export interface EngineConfig {
   spec: ModelSpec;
   files: string[];
+  /** Of files that must not have changed since; absent: they are not looked at. */
+  samples?: FileSample[];
   tensors: TensorEntry[];
   dtype: ComputeDType;
   /** Absent: weights are kept as `dtype`. */

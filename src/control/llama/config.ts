@@ -1,7 +1,11 @@
+import type { FileSample } from '../engine/protocol.ts';
+
 /** Everything the engine process needs to serve a GGUF file through llama.cpp; in place of EngineConfig. */
 export interface LlamaConfig {
   engine: 'llama.cpp';
   file: string;
+  /** As in EngineConfig. */
+  samples?: FileSample[];
   /** The file's `general.architecture`. */
   architecture: string;
   vocabSize: number;

@@ -194,7 +194,9 @@ function readExperts(config: Fields, family: Family, layers: number): Pick<Model
 }
 
 function readKvHeads(config: Fields, family: Family, heads: number): number {
-  const fallback = family.defaultKvHeads === 'heads' ? heads : family.defaultKvHeads;
+  // As in transformers: null is one for each head, and where nothing is said it is the family's number.
+  const isNull = config.names().includes('num_key_value_heads') && !config.has('num_key_value_heads');
+  const fallback = isNull || family.defaultKvHeads === 'heads' ? heads : family.defaultKvHeads;
   const kvHeads = config.integer('num_key_value_heads', { max: heads, fallback });
   if (heads % kvHeads !== 0)
     config.fail('num_key_value_heads', `${kvHeads} does not divide num_attention_heads ${heads}.`);

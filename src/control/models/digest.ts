@@ -1,6 +1,9 @@
 /** One SHA-256 that names the model: equal directories agree, and a changed weight nearly always shows. */
 import { createHash, type Hash } from 'node:crypto';
-import { open } from 'node:fs/promises';
+import { open, stat } from 'node:fs/promises';
+import { basename } from 'node:path';
+import type { FileSample } from '../engine/protocol.ts';
+import { ModelError } from './errors.ts';
 import { readModelText } from './json-file.ts';
 import type { WeightFile } from './safetensors.ts';
 
@@ -17,7 +20,7 @@ export async function digestModel(directory: string, textFiles: string[], weight
   }
   for (const file of weightFiles) {
     addPart(hash, `${file.name}:${file.size}`, file.header);
-    await addSamples(hash, file);
+    await addSamples(hash, file, 8 + file.header.length);
   }
   return hash.digest('hex');
 }
@@ -28,8 +31,7 @@ function addPart(hash: Hash, name: string, bytes: Uint8Array): void {
   hash.update(bytes);
 }
 
-async function addSamples(hash: Hash, file: WeightFile): Promise<void> {
-  const start = 8 + file.header.length;
+async function addSamples(hash: Hash, file: { path: string; size: number }, start: number): Promise<void> {
   const span = Math.max(0, file.size - start - SAMPLE_BYTES);
   const buffer = Buffer.alloc(SAMPLE_BYTES);
   const handle = await open(file.path, 'r');
@@ -41,4 +43,26 @@ async function addSamples(hash: Hash, file: WeightFile): Promise<void> {
   } finally {
     await handle.close();
   }
+}
+
+export function sampleFiles(paths: readonly string[]): Promise<FileSample[]> {
+  return Promise.all(paths.map(async (path) => ({ path, digest: await sampleDigest(path) })));
+}
+
+/** Throws ModelError naming the first file that is another one by now, or that cannot be read. */
+export async function checkSamples(samples: readonly FileSample[]): Promise<void> {
+  for (const { path, digest } of samples) {
+    const now = await sampleDigest(path).catch((error: NodeJS.ErrnoException) => error);
+    if (now === digest) continue;
+    const problem =
+      typeof now === 'string' ? 'is not the file that the server began with' : `cannot be read (${now.code})`;
+    throw new ModelError(basename(path), `${problem}. Put that back, or start the server again.`);
+  }
+}
+
+async function sampleDigest(path: string): Promise<string> {
+  const { size } = await stat(path);
+  const hash = createHash('sha256').update(String(size));
+  await addSamples(hash, { path, size }, 0);
+  return hash.digest('hex');
 }

@@ -1,7 +1,7 @@
 /** A Hugging Face model directory. Reads headers only; the weights stay on disk until native code reads them. */
 import { basename } from 'node:path';
 import { CONFIG_FILE, readConfig, type ModelConfig } from './config.ts';
-import { digestModel } from './digest.ts';
+import { digestModel, sampleFiles } from './digest.ts';
 import { ModelError } from './errors.ts';
 import { GENERATION_FILE, readGenerationConfig } from './generation-config.ts';
 import { readModelJson } from './json-file.ts';
@@ -18,12 +18,14 @@ export async function loadDirectory(path: string): Promise<LoadedModel> {
   const weights = await readWeights(path);
   const tensors = selectTensors(spec, weights);
   await checkTiedHead(spec, weights);
+  const files = weights.files.map((file) => file.path);
   const texts = [CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE];
   return {
     path,
     name: basename(path),
     spec,
-    files: weights.files.map((file) => file.path),
+    files,
+    samples: await sampleFiles(files),
     tensors,
     checkpointDType: majorityDType(tensors),
     texts: { vocabSize: spec.vocabSize, generation, tokenizer },

@@ -1,5 +1,6 @@
 /** A model on disk, read and checked: what the engine and the sessions need of it. */
 import type { ModelSpec, TensorEntry } from '../engine/native.ts';
+import type { FileSample } from '../engine/protocol.ts';
 import type { TokenizerFiles } from './tokenizer-files.ts';
 
 /** generation_config.json, reduced to what serving uses; undefined = not given. */
@@ -21,6 +22,8 @@ export interface LoadedModel {
   name: string;
   spec: ModelSpec;
   files: string[];
+  /** Of `files`, as they were when this was read. */
+  samples: FileSample[];
   tensors: TensorEntry[];
   /** Dtype of the checkpoint ('auto' chooses by it); weights stored as small numbers count as bfloat16. */
   checkpointDType: 'float32' | 'float16' | 'bfloat16';
@@ -54,6 +57,7 @@ export interface ForeignModel {
   /** The type that most of the weights are stored in. */
   storage: string;
   digest: string;
+  samples: FileSample[];
 }
 
 /** What is known of a model without its weights. */

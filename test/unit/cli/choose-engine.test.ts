@@ -183,6 +183,7 @@ const MODEL: Omit<ForeignModel, 'texts'> = {
   weightBytes: 1,
   storage: 'F16',
   digest: 'd',
+  samples: [],
 };
 
 describe('the KV cache of llama.cpp', () => {

@@ -1,6 +1,10 @@
-import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest';
 import { EngineHost, type EnginePort } from '../../../src/control/engine/engine-host.ts';
 import type { FromEngine, ToEngine } from '../../../src/control/engine/protocol.ts';
+import { sampleFiles } from '../../../src/control/models/digest.ts';
 import { config, submission } from '../../boundary/engine-process/harness.ts';
 import { fakeAddon } from '../scheduler/fake-native.mjs';
 
@@ -54,6 +58,29 @@ describe('EngineHost', () => {
     expect(steps.flatMap(({ started }) => started)).toEqual([1]);
     expect(steps.flatMap(({ ids }) => [...(ids ?? [])])).toEqual(Array<number>(10).fill(1));
     expect(steps.at(-1)?.stats).toMatchObject({ running: 0, waiting: 0, pagesUsed: 0, generatedTokens: 10 });
+  });
+
+  it('does not load files that have changed since', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'tandem-changed-'));
+    onTestFinished(() => rmSync(folder, { recursive: true }));
+    const path = join(folder, 'model.safetensors');
+    writeFileSync(path, Buffer.alloc(100_000, 1));
+    const samples = await sampleFiles([path]);
+    const start = async () => {
+      const { port, receive } = host();
+      receive({ type: 'start', config: config([], { samples }) });
+      await vi.waitUntil(() => port.types().some((type) => type === 'ready' || type === 'failed'));
+      return port.sent.at(-1);
+    };
+    expect(await start()).toMatchObject({ type: 'ready' });
+    const bytes = Buffer.alloc(100_000, 1);
+    bytes[99_999] = 2;
+    writeFileSync(path, bytes);
+    const cure = 'Put that back, or start the server again.';
+    const message = `model.safetensors: is not the file that the server began with. ${cure}`;
+    expect(await start()).toEqual({ type: 'failed', message });
+    rmSync(path);
+    expect(await start()).toEqual({ type: 'failed', message: `model.safetensors: cannot be read (ENOENT). ${cure}` });
   });
 
   it('on a GPU it takes the pages that there is memory for, and tells the plan', async () => {

@@ -43,6 +43,7 @@ const yarnSpec: YarnScaling = {
 const accepted: [string, Json, Partial<ModelSpec>][] = [
   ['llama', {}, { architecture: 'llama', headDim: 4, kvHeads: 1, qkvBias: false, ropeTheta: 10000, slidingWindow: 0 }],
   ['llama: heads without groups', { num_key_value_heads: null }, { kvHeads: 2 }],
+  ['mistral: heads without groups', { ...mistral, num_key_value_heads: null }, { kvHeads: 2 }],
   ['llama: own head_dim', { head_dim: 6 }, { headDim: 6 }],
   ['llama: attention_bias', { attention_bias: true }, { qkvBias: true, outputBias: true, mlpBias: false }],
   ['llama: mlp_bias', { mlp_bias: true }, { mlpBias: true, qkvBias: false }],

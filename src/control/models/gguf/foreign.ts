@@ -1,5 +1,6 @@
 /** A GGUF file that another engine reads: what serving must know of it, from the header alone. */
 import { basename } from 'node:path';
+import { sampleFiles } from '../digest.ts';
 import { Fields, show } from '../fields.ts';
 import type { ForeignModel } from '../model.ts';
 import { readArchitecture } from './config.ts';
@@ -35,6 +36,7 @@ export async function loadForeignGguf(path: string): Promise<ForeignModel> {
     positionBytes: positionBytes(metadata, architecture),
     ...weightsOf(header),
     digest: await digestGguf(header),
+    samples: await sampleFiles([path]),
   };
 }
 

@@ -1,6 +1,6 @@
 /** A GGUF file as a model. Reads the header only; the weights stay on disk until native code reads them. */
 import { basename, dirname } from 'node:path';
-import { digestModel } from '../digest.ts';
+import { digestModel, sampleFiles } from '../digest.ts';
 import { readExactly } from '../json-file.ts';
 import type { LoadedModel, ModelTexts } from '../model.ts';
 import { majorityDType } from '../tensors.ts';
@@ -22,6 +22,7 @@ export async function loadGguf(path: string): Promise<LoadedModel> {
     name: ggufModelName(path),
     spec: config.spec,
     files: [path],
+    samples: await sampleFiles([path]),
     tensors,
     checkpointDType: majorityDType(tensors),
     texts: { vocabSize: config.spec.vocabSize, generation, tokenizer: tokenizer.files },
