@@ -4,6 +4,7 @@ import type { AddressInfo, Socket } from 'node:net';
 import { setImmediate } from 'node:timers/promises';
 import type Koa from 'koa';
 import { ApiError, type ErrorCode } from './errors.ts';
+import { IdleConnections } from './idle-connections.ts';
 import { isOfMessages } from './messages-clients.ts';
 import { messagesError } from './responses/messages-error.ts';
 
@@ -19,6 +20,8 @@ const MAX_CONNECTIONS = 16_384;
 /** Of the files that the process may open: for its own, such as those of a thread or an engine that is started again. */
 const OWN_FILES = 256;
 const FULL_INTERVAL_MS = 60_000;
+/** For who has just connected, or been answered, to send a request. */
+const LEAST_IDLE_MS = 1000;
 /** Turns of the event loop without a new connection after which none waits to be accepted. */
 const QUIET_TURNS = 3;
 /** What holds something of an answer listens for its end, and Koa for that of an answer in pieces several times. They do not grow with it. */
@@ -35,8 +38,10 @@ export interface HttpServerOptions {
   requestTimeoutMs: number;
   /** Files that the process may have open, connections among them. */
   maxOpenFiles?: number;
-  /** Told once in a minute at most that connections are closed because so many are open. */
+  /** Told once in a minute at most that so many connections are open, and a new one found no idle one to take its place. */
   onFull?: (connections: number) => void;
+  /** A connection that has been idle for so long may be ended for a new one. */
+  leastIdleMs?: number;
 }
 
 /** All files could be taken by connections, for which nobody needs a key: then no engine could be started again. */
@@ -53,6 +58,7 @@ export class HttpServer {
   /** Whose answers have not been taken to their end. */
   readonly #open = new Set<ServerResponse>();
   readonly #sockets = new Set<Socket>();
+  readonly #idle = new IdleConnections();
   #accepted = 0;
 
   constructor(app: Koa, options: HttpServerOptions, isUpload: IsUpload = () => false) {
@@ -71,12 +77,17 @@ export class HttpServer {
     const onRequest = (req: IncomingMessage, res: ServerResponse) => {
       // Refused already: its answer could not be written any more, so it must not be run.
       if (req.socket.writableEnded) return void req.socket.destroy();
-      lastAnswers.set(req.socket, res);
+      const { socket } = req;
+      lastAnswers.set(socket, res);
+      this.#idle.take(socket);
       limitArrival(req, res, options.requestTimeoutMs, isUpload);
       closeWithConnection(req, res);
       res.setMaxListeners(MAX_RESPONSE_LISTENERS);
       this.#open.add(res);
-      res.once('close', () => this.#open.delete(res));
+      res.once('close', () => {
+        this.#open.delete(res);
+        if (lastAnswers.get(socket) === res) this.#idle.put(socket);
+      });
       void handle(req, res);
     };
     this.#server.on('request', onRequest);
@@ -84,13 +95,20 @@ export class HttpServer {
     this.#server.on('checkExpectation', onRequest);
     // The middleware counts headers and refuses; Node would drop the ones beyond its own limit without a word.
     this.#server.maxHeadersCount = 0;
-    this.#boundConnections(mostConnections(options.maxOpenFiles ?? Infinity));
+    const most = mostConnections(options.maxOpenFiles ?? Infinity);
+    this.#boundConnections(most);
     this.#server.on('clientError', answerClientError);
     this.#spareReaders();
     this.#server.on('connection', (socket: Socket) => {
       this.#accepted++;
       this.#sockets.add(socket);
-      socket.once('close', () => this.#sockets.delete(socket));
+      socket.once('close', () => {
+        this.#sockets.delete(socket);
+        this.#idle.take(socket);
+      });
+      // The next one finds room.
+      if (this.#sockets.size >= most) this.#idle.endOldest(options.leastIdleMs ?? LEAST_IDLE_MS);
+      this.#idle.put(socket);
       closeBehindBody(socket);
     });
   }

@@ -47,14 +47,54 @@ test('what was sent before the end is read, however long the machine takes for e
   await server.drain(0);
 });
 
+test('the connection that has been idle for longest is ended for a new one, none that waits for an answer or is sending', async () => {
+  const answers: (() => void)[] = [];
+  const app = new Koa();
+  app.use(async (ctx) => {
+    ctx.status = 204;
+    if (ctx.path === '/slow') await new Promise<void>((resolve) => answers.push(resolve));
+  });
+  const told: number[] = [];
+  const onFull = (connections: number) => void told.push(connections);
+  const options = { host: '127.0.0.1', port: 0, requestTimeoutMs: 60_000, maxOpenFiles: 8, leastIdleMs: 0, onFull };
+  const server = new HttpServer(app, options);
+  const port = await server.listen();
+  const open = async () => {
+    const socket = connect(port, '127.0.0.1');
+    await once(socket, 'connect');
+    return { socket, closed: once(socket, 'close').then(() => 'closed'), answered: once(socket, 'data') };
+  };
+  const waits = await open();
+  waits.socket.write('GET /slow HTTP/1.1\r\nHost: a\r\n\r\n');
+  await vi.waitFor(() => expect(answers).toHaveLength(1));
+  const sends = await open();
+  sends.socket.write('GET / HTTP/1.1\r\nHost:');
+  const answered = await open();
+  answered.socket.write('GET / HTTP/1.1\r\nHost: a\r\n\r\n');
+  await answered.answered;
+  // One in the last place makes room for the next.
+  const silent = await open();
+  expect(await answered.closed).toBe('closed');
+  const next = await open();
+  expect(await silent.closed).toBe('closed');
+  next.socket.write('GET / HTTP/1.1\r\nHost: a\r\n\r\n');
+  await next.answered;
+  expect(told).toEqual([]);
+  sends.socket.write(' a\r\n\r\n');
+  await sends.answered;
+  answers[0]?.();
+  await waits.answered;
+  await server.drain(0);
+});
+
 test('connections leave files to the process; that more are closed is told once, and those that end make room', async () => {
   const app = new Koa();
   app.use((ctx) => void (ctx.status = 204));
   const told: number[] = [];
   const options = { host: '127.0.0.1', port: 0, requestTimeoutMs: 60_000 };
   const onFull = (connections: number) => void told.push(connections);
-  const server = new HttpServer(app, { ...options, maxOpenFiles: 260, onFull });
-  const few = new HttpServer(app, { ...options, maxOpenFiles: 6, onFull });
+  const server = new HttpServer(app, { ...options, maxOpenFiles: 260, onFull, leastIdleMs: Infinity });
+  const few = new HttpServer(app, { ...options, maxOpenFiles: 6, onFull, leastIdleMs: Infinity });
   const [port, fewPort] = [await server.listen(), await few.listen()];
   /** Whether it is answered. */
   const ask = async (to: number): Promise<[Socket, boolean]> => {
