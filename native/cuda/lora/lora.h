@@ -65,7 +65,7 @@ struct LoraPart {
     int64_t first, out;           // columns of the part
   };
   static constexpr int kMost = 3;
-  static constexpr int64_t kMostRows = 256, kArrivals = 2;
+  static constexpr int64_t kMostRows = 256, kMostRank = 1024, kArrivals = 2;
 
   Projection projections[kMost];
   int64_t count;

@@ -335,7 +335,7 @@ void check_lora_part(const LoraPart& a, const char* name) {
   check_argument(a.count >= 1 && a.count <= LoraPart::kMost, name, "count");
   check_argument(a.tile_count >= 0 && a.tile_count <= a.rows, name, "tile_count");
   check_argument(a.in >= 1 && a.in <= a.ldx && a.in < 1 << 23, name, "in");
-  check_argument(a.most_rank >= 1 && a.most_rank <= 1024, name, "most_rank");
+  check_argument(a.most_rank >= 1 && a.most_rank <= LoraPart::kMostRank, name, "most_rank");
   for (int64_t i = 0; i < a.count; ++i) {
     const LoraPart::Projection& p = a.projections[i];
     check_argument(p.first >= 0 && p.out >= 1 && p.out < 1 << 23 && p.first + p.out <= a.columns, name, "projections");
@@ -359,13 +359,16 @@ unsigned shares_of(const LoraPart& a, int64_t projections, int64_t blocks) {
   return unsigned(std::clamp<int64_t>(blocks / (a.tile_count * projections), 1, ceil_div(widest, kBlockOutputs)));
 }
 
-int bytes_of_u(const LoraPart& a, int64_t projections) {
-  return int(projections * LoraTile::kRows * (a.most_rank + TileOutputs<true, 1>::kPadding) * int64_t(sizeof(float)));
+constexpr int bytes_of_u(int64_t most_rank, int64_t projections) {
+  return int(projections * LoraTile::kRows * (most_rank + TileOutputs<true, 1>::kPadding) * int64_t(sizeof(float)));
 }
+
+constexpr int gated_bytes(int64_t most_rank) { return bytes_of_u(most_rank, 2) + kRowWarps * int(sizeof(Handed)); }
+static_assert(gated_bytes(LoraPart::kMostRank) <= 99 << 10, "of a device of compute capability 8.6 a block has no more");
 
 void launch_expand(const LoraPart& a, cudaStream_t stream) {
   const dim3 grid(unsigned(a.tile_count), shares_of(a, a.count, 3 * kMultiprocessors), unsigned(a.count));
-  GPU_LAUNCH_EARLY(expand_part_kernel, grid, dim3(kThreads), bytes_of_u(a, 1), stream, a);
+  GPU_LAUNCH_EARLY(expand_part_kernel, grid, dim3(kThreads), bytes_of_u(a.most_rank, 1), stream, a);
   check_launch("lora_part");
 }
 
@@ -389,9 +392,9 @@ void lora_gated(const LoraGated& g, cudaStream_t stream) {
   if (a.tile_count == 0) return;
   launch_shrink(a, stream);
   const dim3 grid(unsigned(a.tile_count), shares_of(a, 1, 2 * kMultiprocessors));
-  const int bytes = bytes_of_u(a, 2) + kRowWarps * int(sizeof(Handed));
-  allow_shared_bytes(&activate_part_kernel, bytes, name);
-  GPU_LAUNCH_EARLY(activate_part_kernel, grid, dim3(kThreads), bytes, stream, g);
+  // What any rank takes: an engine beside this one may launch it for a smaller rank meanwhile, and what is allowed is the kernel's.
+  allow_shared_bytes(&activate_part_kernel, size_t(gated_bytes(LoraPart::kMostRank)), name);
+  GPU_LAUNCH_EARLY(activate_part_kernel, grid, dim3(kThreads), gated_bytes(a.most_rank), stream, g);
   check_launch(name);
 }
 
