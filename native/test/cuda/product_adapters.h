@@ -9,7 +9,6 @@ namespace tandem::test {
 struct AdaptedShape {
   int64_t n, k;
   std::vector<std::pair<int64_t, int64_t>> projections;  // first output and count
-  int64_t odd = 0;                                       // elements from whole vectors, of all factors
 };
 
 struct AdaptedProduct {
@@ -19,10 +18,10 @@ struct AdaptedProduct {
       std::vector<cuda::LoraWeights> table;
       for (size_t j = 0; j < ranks.size(); ++j) {
         const int32_t rank = ranks[(i + j) % ranks.size()];
-        factors.emplace_back(bf16s(p.random, size_t(rank * s.k + s.odd)));
-        const bf16* a = factors.back().data() + s.odd;
-        factors.emplace_back(bf16s(p.random, size_t(rank * s.projections[i].second + s.odd)));
-        table.push_back({a, factors.back().data() + s.odd, rank, 0.5f + float(rank)});
+        factors.emplace_back(bf16s(p.random, size_t(rank * s.k)));
+        const bf16* a = factors.back().data();
+        factors.emplace_back(bf16s(p.random, size_t(rank * s.projections[i].second)));
+        table.push_back({a, factors.back().data(), rank, 0.5f + float(rank)});
         most_rank = std::max<int64_t>(most_rank, rank);
       }
       tables.emplace_back(table);

@@ -363,10 +363,6 @@ T atomicAdd(T* p, T v) {
   return tandem::gpu_emulation::change(p, [v](T old) { return T(old + v); });
 }
 template <class T>
-T atomicMin(T* p, T v) {
-  return tandem::gpu_emulation::change(p, [v](T old) { return std::min(old, v); });
-}
-template <class T>
 T min(T a, T b) {
   return b < a ? b : a;
 }
