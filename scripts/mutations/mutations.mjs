@@ -1852,6 +1852,28 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: lanes activate what others have not handed over yet',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_part.cu',
+        search: "    __syncwarp();  // all lanes' are there\n",
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: blocks that share outputs of adapters leave some out',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_part.cu',
+        search: 'first_ += int(gridDim.y) * kBlockOutputs;',
+        replace: 'first_ += 2 * int(gridDim.y) * kBlockOutputs;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: ranks that there are not are added within a product',
     edits: [
       {

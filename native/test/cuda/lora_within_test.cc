@@ -149,6 +149,14 @@ TEST_ENGINE(hopper_adapters_within_a_gated_product_are_there_before_its_activati
   check_gated(128, 64, {0, 1, 1}, {256, 250});
 }
 
+// With so many tiles a warp has outputs several times, of some adapters none.
+TEST_ENGINE(hopper_adapters_of_a_gated_product_share_few_blocks) {
+  if (!on_hopper()) return;
+  std::vector<int32_t> own, ranks;
+  for (int i = 0; i < 64; ++i) own.push_back(i), ranks.push_back(i % 5 * 4);
+  check_gated(2560, 64, own, ranks);
+}
+
 // What changes no number leaves the sign of nothing alone, of rows without an adapter and with one of no rank.
 void check_gated_without(int64_t most_rank) {
   constexpr int64_t kWidth = 64;
