@@ -45,8 +45,11 @@ async function addSamples(hash: Hash, file: { path: string; size: number }, star
   }
 }
 
-export function sampleFiles(paths: readonly string[]): Promise<FileSample[]> {
-  return Promise.all(paths.map(async (path) => ({ path, digest: await sampleDigest(path) })));
+/** One file after the other: there may be thousands, and few may be open. */
+export async function sampleFiles(paths: readonly string[]): Promise<FileSample[]> {
+  const samples: FileSample[] = [];
+  for (const path of paths) samples.push({ path, digest: await sampleDigest(path) });
+  return samples;
 }
 
 /** Throws ModelError naming the first file that is another one by now, or that cannot be read. */
