@@ -168,8 +168,8 @@ function listener(deps: ApiDeps, most: number): HttpServer {
   const onFull = (connections: number) =>
     deps.log.warn(
       { connections, maxOpenFiles: most },
-      'No more connections are taken: none of those that are open is idle, so new ones are closed until others end. Where the files that the process may open are what bounds them, ' +
-        'raise that limit (ulimit -n, LimitNOFILE of systemd).',
+      'No more connections are taken: none of those that are open is idle, so new ones are closed until others end. ' +
+        'Where the files that the process may open are what bounds them, raise that limit (ulimit -n, LimitNOFILE of systemd).',
     );
   return new HttpServer(createApp(deps), { ...deps.settings, maxOpenFiles: most, onFull }, isUpload);
 }
